@@ -1,0 +1,74 @@
+package archtest
+
+// The import table: docs/adr/0001. A package that is not in it fails the test,
+// so that a new room is a decision and not an accident.
+
+// room is what a package of the module may import.
+type room struct {
+	// ours are the packages of the module it may import. Those of its own
+	// level are missing on purpose: siblings are joined by cmd.
+	ours []string
+	// never are packages that must not be in it, however they come in; a
+	// trailing "!" forbids only the import by the room itself.
+	never []string
+}
+
+// command is the room that joins the others: it may import every room but the
+// tests' helpers.
+const command = "cmd/containerdisk"
+
+var rooms = map[string]room{
+	"blockdev":    {never: []string{"net"}},
+	"internal/be": {never: []string{"net", "os!"}},
+	"auth":        {never: []string{"net"}},
+
+	"imageconv/qcow2": {
+		ours:  []string{"blockdev", "internal/be"},
+		never: []string{"net", "os!"},
+	},
+	"imageconv": {
+		ours:  []string{"blockdev", "imageconv/qcow2", "internal/be"},
+		never: []string{"net"},
+	},
+	"target/scsi": {
+		ours:  []string{"blockdev", "internal/be"},
+		never: []string{"net", "os!"},
+	},
+	"target/wire": {never: []string{"os!"}}, // the mechanism of all protocols, which knows none
+	// iscsi sees LUNs and not disks.
+	"target/iscsi": {ours: []string{"auth", "internal/be", "target/scsi", "target/wire"}},
+	"target/nbd":   {ours: []string{"blockdev", "internal/be", "target/wire"}},
+	"target":       {ours: []string{"auth", "blockdev", "target/iscsi", "target/nbd", "target/scsi"}},
+
+	"internal/config":    {ours: []string{"auth", "blockdev"}},
+	"internal/discovery": {ours: []string{"imageconv"}, never: []string{"net"}},
+	"internal/volume":    {ours: []string{"blockdev"}, never: []string{"net"}},
+	"internal/status":    {},
+	"internal/archtest":  {},
+
+	// Helpers of tests, and tests that are packages of their own.
+	"blockdev/blockdevtest": {ours: []string{"blockdev"}},
+	"test":                  {ours: []string{"test/guest"}},
+	"test/guest":            {},
+}
+
+// helpers are never part of the product.
+var helpers = []string{"blockdev/blockdevtest", "internal/archtest", "test", "test/guest"}
+
+// thirdParty gives each module from outside the one room that imports it, so
+// that it can be changed there.
+var thirdParty = map[string]string{
+	"github.com/sethvargo/go-envconfig":   "internal/config",
+	"github.com/prometheus/client_golang": "internal/status",
+	"github.com/klauspost/compress":       "imageconv/qcow2",
+	"github.com/spf13/cobra":              command,
+	"github.com/spf13/pflag":              command,
+	"github.com/schollz/progressbar/v3":   command,
+	"golang.org/x/term":                   command,
+	"github.com/rogpeppe/go-internal":     "", // tests
+	"go.uber.org/goleak":                  "", // tests
+	"pgregory.net/rapid":                  "blockdev/blockdevtest",
+}
+
+// anyRoom may be imported wherever the operating system is spoken to.
+var anyRoom = []string{"golang.org/x/sys/unix"}
