@@ -1,0 +1,103 @@
+package imageconv
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/containerdisk/containerdisk/blockdev"
+)
+
+// place is a file of size bytes with s at off.
+func place(size, off int, s string) []byte {
+	b := make([]byte, size)
+	copy(b[off:], s)
+	return b
+}
+
+func TestDetect(t *testing.T) {
+	qcow2v3 := "QFI\xfb\x00\x00\x00\x03"
+	for _, x := range []struct {
+		name string
+		file []byte
+		want Format // or, where it is "":
+		err  string
+	}{
+		{"qcow2 v2", place(1024, 0, "QFI\xfb\x00\x00\x00\x02"), QCOW2, ""},
+		{"qcow2 v3", place(1024, 0, qcow2v3), QCOW2, ""},
+		{"only the magic", []byte(qcow2v3), QCOW2, ""},
+		{"qcow of 2006", place(1024, 0, "QFI\xfb\x00\x00\x00\x01"), "", "qcow (version 1)"},
+		{"empty", nil, Raw, ""},
+		{"one byte", []byte{0x1f}, Raw, ""},
+		{"zeros", make([]byte, 4096), Raw, ""},
+		{"boot sector", place(4096, 510, "\x55\xaa"), Raw, ""},
+		{"ISO 9660", place(40960, 0x8001, "CD001"), Raw, ""},
+		{"magic elsewhere", place(4096, 512, qcow2v3), Raw, ""},
+		{"qed", place(1024, 0, "QED\x00"), "", "qed"},
+		{"vmdk sparse", place(1024, 0, "KDMV"), "", "vmdk"},
+		{"vmdk ESX", place(1024, 0, "COWD"), "", "vmdk"},
+		{"vmdk descriptor", place(1024, 0, "# Disk DescriptorFile\n"), "", "vmdk"},
+		{"vhd dynamic", place(2048, 0, "conectix"), "", "vhd"},
+		{"vhd fixed", place(1024+512, 1024, "conectix"), "", "vhd"},
+		{"vhd fixed, odd footer", place(1024+511, 1024, "conectix"), "", "vhd"},
+		{"vhd, both ends", append(place(1024, 0, "conectix"), place(512, 0, "conectix")...), "", "vhd"},
+		{"vhdx", place(1024, 0, "vhdxfile"), "", "vhdx"},
+		{"vdi", place(1024, 64, "\x7f\x10\xda\xbe"), "", "vdi"},
+		{"luks", place(1024, 0, "LUKS\xba\xbe\x00\x02"), "", "luks"},
+		{"gzip", place(100, 0, "\x1f\x8b\x08"), "", "gzip"},
+		{"bzip2", place(100, 0, "BZh9"), "", "bzip2"},
+		{"xz", place(100, 0, "\xfd7zXZ\x00"), "", "xz"},
+		{"zstd", place(100, 0, "\x28\xb5\x2f\xfd"), "", "zstd"},
+		{"lz4", place(100, 0, "\x04\x22\x4d\x18"), "", "lz4"},
+		{"zip", place(100, 0, "PK\x03\x04"), "", "zip"},
+		{"7z", place(100, 0, "7z\xbc\xaf\x27\x1c"), "", "7z"},
+		{"tar", place(1024, 257, "ustar\x0000"), "", "tar"},
+		{"parallels", place(1024, 0, "WithouFreSpacExt"), "", "parallels"},
+		{"bochs", place(1024, 0, "Bochs Virtual HD Image"), "", "bochs"},
+		{"dmg", place(1024, 512, "koly\x00\x00\x00\x04"), "", "dmg"},
+		{"qcow2 and vhd", append(place(1024, 0, qcow2v3), place(512, 0, "conectix")...), "", "several formats (qcow2, vhd)"},
+		{"gzip and tar", append([]byte("\x1f\x8b\x08"), place(1024, 254, "ustar")...), "", "several formats (gzip, tar)"},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			got, err := Detect(bytes.NewReader(x.file), int64(len(x.file)))
+			if got != x.want {
+				t.Errorf("got %q (%v), want %q", got, err, x.want)
+			}
+			if x.err == "" && err == nil {
+				return
+			}
+			if e := (*blockdev.Error)(nil); !errors.As(err, &e) || e.Kind != blockdev.KindUnsupported || x.err == "" || !strings.Contains(err.Error(), x.err) {
+				t.Errorf("got error %v, want not supported: … %s …", err, x.err)
+			}
+		})
+	}
+}
+
+// TestDetectShortFile: a file that is shorter than its size is no raw disk.
+func TestDetectShortFile(t *testing.T) {
+	if got, err := Detect(bytes.NewReader(make([]byte, 100)), 4096); err == nil {
+		t.Errorf("got %q, want an error", got)
+	}
+}
+
+// FuzzDetect wants an error or one of the formats, by content alone: what shows
+// qcow2's signature is never a raw disk.
+func FuzzDetect(f *testing.F) {
+	for _, s := range signatures {
+		at := max(s.at, 0)
+		f.Add(place(int(at)+600, int(at), s.magic))
+		f.Add(place(footerSize, 0, s.magic))
+	}
+	f.Fuzz(func(t *testing.T, file []byte) {
+		got, err := Detect(bytes.NewReader(file), int64(len(file)))
+		switch {
+		case err != nil && got != "":
+			t.Errorf("got %q and error %v", got, err)
+		case err == nil && got != Raw && got != QCOW2:
+			t.Errorf("got %q", got)
+		case got == Raw && bytes.HasPrefix(file, []byte("QFI\xfb\x00\x00\x00\x03")):
+			t.Error("a qcow2 image is taken for a raw disk")
+		}
+	})
+}

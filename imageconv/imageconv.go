@@ -1,0 +1,129 @@
+// Package imageconv makes a disk of an image file: Detect tells the format by
+// content, Open makes it a blockdev.Source, and Copy expands that into a raw
+// disk. Each format has a folder of its own below this one; a format package
+// opens no files itself, and no name that stands in an image is ever opened.
+package imageconv
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/containerdisk/containerdisk/blockdev"
+	"github.com/containerdisk/containerdisk/imageconv/qcow2"
+)
+
+// Policy says what an image may ask for. The zero value allows nothing that an
+// image could name, and any size up to DefaultMaxSize.
+type Policy struct {
+	// MaxSize is the largest disk in bytes that an image may hold; 0 means
+	// DefaultMaxSize.
+	MaxSize int64
+
+	// Format is the image's format where it is known already, so that nothing
+	// is detected: of an image that a guest may have written it must be.
+	Format Format
+}
+
+// DefaultMaxSize is the size in bytes above which an image is refused unless
+// its Policy says otherwise: 64 TiB.
+const DefaultMaxSize = 64 << 40
+
+func (p Policy) maxSize() int64 {
+	if p.MaxSize == 0 {
+		return DefaultMaxSize
+	}
+	return p.MaxSize
+}
+
+// Image is an open disk image. It reads as the disk that the image holds.
+type Image struct {
+	blockdev.Source
+	Format Format
+
+	file *blockdev.File
+	info Info
+}
+
+// Info is what there is to tell about an image without reading all of it.
+type Info struct {
+	Format      Format `json:"format"`
+	VirtualSize int64  `json:"virtualSize"` // bytes, of the disk
+	FileSize    int64  `json:"fileSize"`    // bytes, of the image file, with its holes
+
+	Version     int      `json:"version,omitempty"`     // of the format, where it has several
+	ClusterSize int64    `json:"clusterSize,omitempty"` // bytes; 0: the format has no clusters
+	Compression string   `json:"compression,omitempty"` // that compressed clusters have, if there are any
+	Features    []string `json:"features,omitempty"`    // by the names that qemu gives them
+	Snapshots   int      `json:"snapshots,omitempty"`   // kept in the image; what is read is the active disk
+}
+
+// Open opens the image at path, a regular file or a block device, for reading.
+// Sizes that are not a multiple of a sector are rounded up, with zeros at the
+// end, so that every disk can be served in blocks of 512 bytes.
+func Open(path string, p Policy) (*Image, error) {
+	f, err := blockdev.OpenFile(path, blockdev.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	im, err := open(f, p)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), f.Close())
+	}
+	return im, nil
+}
+
+func open(f *blockdev.File, p Policy) (*Image, error) {
+	format := p.Format
+	if format == "" {
+		var err error
+		if format, err = Detect(f, f.Size()); err != nil {
+			return nil, err
+		}
+	}
+	im := &Image{Format: format, file: f, info: Info{Format: format, FileSize: f.Size()}}
+	switch format {
+	case Raw:
+		im.Source = f
+	case QCOW2:
+		if err := im.openQCOW2(p); err != nil {
+			return nil, err
+		}
+	default:
+		return nil, openError(blockdev.KindUnsupported, fmt.Errorf("unknown image format %q", format))
+	}
+	size := im.Source.Size()
+	if size == 0 {
+		return nil, openError(blockdev.KindUnsupported, errors.New("the image is empty"))
+	}
+	if size > p.maxSize() {
+		return nil, openError(blockdev.KindUnsupported,
+			fmt.Errorf("the image holds a disk of %d bytes, the limit is %d", size, p.maxSize()))
+	}
+	im.Source = roundUp(im.Source)
+	im.info.VirtualSize = im.Source.Size()
+	return im, nil
+}
+
+func (im *Image) openQCOW2(p Policy) error {
+	r, err := qcow2.Open(im.file, im.file.Size(), qcow2.Options{MaxSize: p.maxSize()})
+	if err != nil {
+		return err
+	}
+	h := r.Header()
+	im.Source = r
+	im.info.Version = h.Version
+	im.info.ClusterSize = h.ClusterSize()
+	im.info.Compression = h.Compression.String()
+	im.info.Features = h.Features
+	im.info.Snapshots = h.Snapshots
+	return nil
+}
+
+// Info tells about the image.
+func (im *Image) Info() Info { return im.info }
+
+// ClusterSize is the unit in bytes in which the image is best read, or 0.
+func (im *Image) ClusterSize() int64 { return im.info.ClusterSize }
+
+// Close closes the image's file; reads must be over.
+func (im *Image) Close() error { return im.file.Close() }
