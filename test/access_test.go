@@ -1,0 +1,114 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestWriteExclusive is the default: one client at a time.
+func TestWriteExclusive(t *testing.T) {
+	require(t, "iscsi-inq")
+	s := serve(t, createImage(t, mib, ""), nil)
+	holder := attach(t, s.url())
+	if r := attempt(t, "iscsi-inq", "-i", "iqn.2026-01.test:second", s.url()); r.code != loginFailed {
+		t.Errorf("a second client: %d: %s, want %d", r.code, r.out, loginFailed)
+	}
+	holder.do(t, "write -P 1 0 4k", "wrote 4096/4096")
+	holder.quit(t)
+	checkLogin(t, attempt(t, "iscsi-inq", "-i", "iqn.2026-01.test:second", s.url()), "")
+}
+
+// TestReadShared lets any number in, and nobody write.
+func TestReadShared(t *testing.T) {
+	image := makeImage(t, 8*mib, quick, "-c")
+	s, raw := serve(t, image, env{"ACCESS_MODE": "read-shared"}), expand(t, image)
+	require(t, "iscsi-inq", "qemu-io")
+	if r := attempt(t, "qemu-io", "-f", "raw", "-c", "write -P 1 0 4k", s.url()); r.code == 0 {
+		t.Errorf("a write was taken: %s", r.out)
+	}
+	checkLogin(t, attempt(t, "iscsi-inq", "-i", "iqn.2026-01.test:second", s.url()), "")
+	qemuRead := command(t, "qemu-io", "-r", "-f", "raw", "-c", "read 0 1M", s.url())
+	expect(t, qemuRead, `^read 1048576/1048576`)
+	compare(t, s.url(), raw)
+}
+
+// TestMultiDisk serves two images as two logical units.
+func TestMultiDisk(t *testing.T) {
+	dir := t.TempDir()
+	for from, to := range map[string]string{
+		makeImage(t, 2*mib, quick, "-c"): "a.qcow2",
+		rawImage(3 * mib)(t):             "b.img",
+	} {
+		data, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, to), data)
+	}
+	s := serve(t, dir, env{"MULTI_DISK": "true"})
+	compare(t, s.url(), expand(t, filepath.Join(dir, "a.qcow2")))
+	compare(t, strings.TrimSuffix(s.url(), "1")+"2", expand(t, filepath.Join(dir, "b.img")))
+}
+
+// TestDiskSize serves more than the image has: zeros after its end.
+func TestDiskSize(t *testing.T) {
+	image := makeImage(t, oddSize, quick, "-c")
+	s, raw := serve(t, image, env{"DISK_SIZE": "32Mi"}), expand(t, image)
+	if err := os.Truncate(raw, 32*mib); err != nil {
+		t.Fatal(err)
+	}
+	compare(t, s.url(), raw)
+}
+
+// TestScratchFull lets the guest write more than the scratch volume holds. It
+// is told, and goes on once there is room.
+func TestScratchFull(t *testing.T) {
+	scratch := smallVolume(t, "24m")
+	s := serve(t, createImage(t, 64*mib, "", "write -P 1 0 8M"), env{"SCRATCH_DIR": scratch})
+	client := attach(t, s.url())
+	client.do(t, "write -P 2 8M 8M", "wrote 8388608/8388608")
+	client.do(t, "write -P 3 16M 32M", "No space left on device")
+	client.do(t, "read -P 1 0 8M", "read 8388608/8388608")
+	client.do(t, "read -P 2 8M 8M", "read 8388608/8388608")
+	client.do(t, "write -P 4 0 8M", "wrote 8388608/8388608") // these blocks exist
+	client.do(t, "discard 8M 56M", "discard 58720256/58720256")
+	client.do(t, "write -P 5 40M 4M", "wrote 4194304/4194304")
+	client.do(t, "read -P 5 40M 4M", "read 4194304/4194304")
+	client.do(t, "read -P 4 0 8M", "read 8388608/8388608")
+	client.do(t, "flush", "")
+	client.quit(t)
+}
+
+// TestScratchTooSmall cannot even expand the image.
+func TestScratchTooSmall(t *testing.T) {
+	s := start(t, createImage(t, 64*mib, "", "write -P 1 0 16M"), env{"SCRATCH_DIR": smallVolume(t, "4m")})
+	s.wait(t, startLimit, 1)
+	for _, want := range []string{"SCRATCH_DIR", "no space"} {
+		if !strings.Contains(strings.ToLower(s.log.String()), strings.ToLower(want)) {
+			t.Errorf("the message lacks %q:\n%s", want, s.log)
+		}
+	}
+}
+
+// smallVolume mounts a file system of the size.
+func smallVolume(t *testing.T, size string) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		missing(t, "needs to be root to mount a small file system")
+	}
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
+		missing(t, "needs a small file system: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
