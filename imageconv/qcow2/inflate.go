@@ -90,7 +90,10 @@ func distEntry(symbol int) entry {
 // metaEntry is the entry of a code length symbol, but for the code's length.
 func metaEntry(symbol int) entry { return isLiteral | entry(symbol)<<valueShift }
 
-var errCode = errors.New("deflate: not a Huffman code")
+var (
+	errCode  = errors.New("deflate: not a Huffman code")
+	errNoEnd = errors.New("deflate: a block that cannot end") // zlib refuses it too
+)
 
 // fill fills a table whose index has that many bits with the code of which
 // lens has the code lengths: §3.2.2.
@@ -304,7 +307,7 @@ func (z *inflater) dynamicCodes() error {
 		i += n
 	}
 	if lens[endOfBlock] == 0 {
-		return errCode
+		return errNoEnd
 	}
 	return errors.Join(fill(z.lit[:], litBits, lens[:lits], litEntry), fill(z.dist[:], distBits, lens[lits:], distEntry))
 }

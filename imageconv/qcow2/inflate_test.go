@@ -113,7 +113,8 @@ func TestInflateDoesNotAllocate(t *testing.T) {
 }
 
 // FuzzInflate wants what the library makes of any stream. The library reads on
-// where the cluster is full already, so that only it may find an error.
+// where the cluster is full already, so that only it may find an error; but it
+// takes a block without a code for its end, which zlib, and so qemu, does not.
 func FuzzInflate(f *testing.F) {
 	for _, want := range samples(600) {
 		for _, level := range []int{-2, 0, 1, 9} {
@@ -124,10 +125,10 @@ func FuzzInflate(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte, n uint16) {
 		got, want := make([]byte, n), make([]byte, n)
 		ours, theirs := z.inflate(got, in), byLibrary(want, in)
-		if ours != nil && theirs == nil {
+		if ours != nil && theirs == nil && !errors.Is(ours, errNoEnd) {
 			t.Fatalf("got %v, the library had no error", ours)
 		}
-		if theirs == nil && !bytes.Equal(got, want) {
+		if ours == nil && theirs == nil && !bytes.Equal(got, want) {
 			t.Fatalf("got % x, want % x", got, want)
 		}
 	})
