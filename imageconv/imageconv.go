@@ -7,9 +7,9 @@ package imageconv
 import (
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/containerdisk/containerdisk/blockdev"
-	"github.com/containerdisk/containerdisk/imageconv/qcow2"
 )
 
 // Policy says what an image may ask for. The zero value allows nothing that an
@@ -40,8 +40,9 @@ type Image struct {
 	blockdev.Source
 	Format Format
 
-	file *blockdev.File
-	info Info
+	path  string
+	files []io.Closer // the image's own first
+	info  Info
 }
 
 // Info is what there is to tell about an image without reading all of it.
@@ -65,57 +66,41 @@ func Open(path string, p Policy) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	im, err := open(f, p)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), f.Close())
+	im := &Image{path: path, files: []io.Closer{f}, info: Info{FileSize: f.Size()}}
+	if err := im.open(f, p); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), im.Close())
 	}
 	return im, nil
 }
 
-func open(f *blockdev.File, p Policy) (*Image, error) {
+// open makes the disk of the image in f. Files that it opens besides are added
+// to im.files, and closed with the image.
+func (im *Image) open(f blockdev.Source, p Policy) error {
 	format := p.Format
 	if format == "" {
 		var err error
 		if format, err = Detect(f, f.Size()); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	im := &Image{Format: format, file: f, info: Info{Format: format, FileSize: f.Size()}}
-	switch format {
-	case Raw:
-		im.Source = f
-	case QCOW2:
-		if err := im.openQCOW2(p); err != nil {
-			return nil, err
-		}
-	default:
-		return nil, openError(blockdev.KindUnsupported, fmt.Errorf("unknown image format %q", format))
+	r, err := format.row()
+	if err != nil {
+		return err
+	}
+	im.Format, im.info.Format = format, format
+	if err := r.open(im, f, p); err != nil {
+		return err
 	}
 	size := im.Source.Size()
 	if size == 0 {
-		return nil, openError(blockdev.KindUnsupported, errors.New("the image is empty"))
+		return openError(blockdev.KindUnsupported, errors.New("the image is empty"))
 	}
 	if size > p.maxSize() {
-		return nil, openError(blockdev.KindUnsupported,
+		return openError(blockdev.KindUnsupported,
 			fmt.Errorf("the image holds a disk of %d bytes, the limit is %d", size, p.maxSize()))
 	}
 	im.Source = roundUp(im.Source)
 	im.info.VirtualSize = im.Source.Size()
-	return im, nil
-}
-
-func (im *Image) openQCOW2(p Policy) error {
-	r, err := qcow2.Open(im.file, im.file.Size(), qcow2.Options{MaxSize: p.maxSize()})
-	if err != nil {
-		return err
-	}
-	h := r.Header()
-	im.Source = r
-	im.info.Version = h.Version
-	im.info.ClusterSize = h.ClusterSize()
-	im.info.Compression = h.Compression.String()
-	im.info.Features = h.Features
-	im.info.Snapshots = h.Snapshots
 	return nil
 }
 
@@ -125,5 +110,11 @@ func (im *Image) Info() Info { return im.info }
 // ClusterSize is the unit in bytes in which the image is best read, or 0.
 func (im *Image) ClusterSize() int64 { return im.info.ClusterSize }
 
-// Close closes the image's file; reads must be over.
-func (im *Image) Close() error { return im.file.Close() }
+// Close closes the image's files; reads must be over.
+func (im *Image) Close() error {
+	var err error
+	for _, f := range im.files {
+		err = errors.Join(err, f.Close())
+	}
+	return err
+}

@@ -16,14 +16,18 @@ func place(size, off int, s string) []byte {
 	return b
 }
 
-func TestDetect(t *testing.T) {
-	qcow2v3 := "QFI\xfb\x00\x00\x00\x03"
-	for _, x := range []struct {
-		name string
-		file []byte
-		want Format // or, where it is "":
-		err  string
-	}{
+const qcow2v3 = "QFI\xfb\x00\x00\x00\x03"
+
+// detected is a file and what Detect makes of it.
+type detected struct {
+	name string
+	file []byte
+	want Format // or, where it is "":
+	err  string
+}
+
+func detections() []detected {
+	return []detected{
 		{"qcow2 v2", place(1024, 0, "QFI\xfb\x00\x00\x00\x02"), QCOW2, ""},
 		{"qcow2 v3", place(1024, 0, qcow2v3), QCOW2, ""},
 		{"only the magic", []byte(qcow2v3), QCOW2, ""},
@@ -58,7 +62,11 @@ func TestDetect(t *testing.T) {
 		{"dmg", place(1024, 512, "koly\x00\x00\x00\x04"), "", "dmg"},
 		{"qcow2 and vhd", append(place(1024, 0, qcow2v3), place(512, 0, "conectix")...), "", "several formats (qcow2, vhd)"},
 		{"gzip and tar", append([]byte("\x1f\x8b\x08"), place(1024, 254, "ustar")...), "", "several formats (gzip, tar)"},
-	} {
+	}
+}
+
+func TestDetect(t *testing.T) {
+	for _, x := range detections() {
 		t.Run(x.name, func(t *testing.T) {
 			got, err := Detect(bytes.NewReader(x.file), int64(len(x.file)))
 			if got != x.want {
@@ -81,21 +89,42 @@ func TestDetectShortFile(t *testing.T) {
 	}
 }
 
+// TestFormats: each format is one row, and only raw and qcow2 are ever served
+// from their file.
+func TestFormats(t *testing.T) {
+	seen := map[Format]bool{}
+	for r := range readable() {
+		if seen[r.format] || r.open == nil || !r.format.Readable() {
+			t.Errorf("%q stands twice or cannot be opened", r.format)
+		}
+		seen[r.format] = true
+		if want := r.format == Raw || r.format == QCOW2; r.format.Live() != want {
+			t.Errorf("%q: live is %v, want %v", r.format, r.format.Live(), want)
+		}
+	}
+	for _, r := range formats() {
+		if r.open == nil && (seen[r.format] || r.format.Readable() || r.format.Live()) {
+			t.Errorf("%q stands twice or is readable", r.format)
+		}
+	}
+	if !seen[Raw] || !seen[QCOW2] || Format("").Readable() {
+		t.Error("raw and qcow2 are readable, and nothing without a name is")
+	}
+}
+
 // FuzzDetect wants an error or one of the formats, by content alone: what shows
 // qcow2's signature is never a raw disk.
 func FuzzDetect(f *testing.F) {
-	for _, s := range signatures {
-		at := max(s.at, 0)
-		f.Add(place(int(at)+600, int(at), s.magic))
-		f.Add(place(footerSize, 0, s.magic))
+	for _, x := range detections() {
+		f.Add(x.file)
 	}
 	f.Fuzz(func(t *testing.T, file []byte) {
 		got, err := Detect(bytes.NewReader(file), int64(len(file)))
 		switch {
 		case err != nil && got != "":
 			t.Errorf("got %q and error %v", got, err)
-		case err == nil && got != Raw && got != QCOW2:
-			t.Errorf("got %q", got)
+		case err == nil && !got.Readable():
+			t.Errorf("got %q, which cannot be read", got)
 		case got == Raw && bytes.HasPrefix(file, []byte("QFI\xfb\x00\x00\x00\x03")):
 			t.Error("a qcow2 image is taken for a raw disk")
 		}
