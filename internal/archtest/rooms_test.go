@@ -20,8 +20,11 @@ const command = "cmd/containerdisk"
 var rooms = map[string]room{
 	"blockdev":    {never: []string{"net"}},
 	"internal/be": {never: []string{"net", "os!"}},
+	"internal/le": {never: []string{"net", "os!"}},
 	"auth":        {never: []string{"net"}},
 
+	// pages is what the format packages share: tables read in bounded memory.
+	"imageconv/pages": {ours: []string{"blockdev"}, never: []string{"net", "os!"}},
 	"imageconv/qcow2": {
 		ours:  []string{"blockdev", "internal/be"},
 		never: []string{"net", "os!"},
