@@ -34,6 +34,14 @@ func numbered(size int64) []byte {
 	return b
 }
 
+// The contexts, in the order of their numbers.
+const (
+	allocationName = "base:allocation"
+	hydrationName  = "containerdisk:hydration"
+
+	allContexts contextSet = 3
+)
+
 const (
 	zeroFrom = 8 << 20
 	zeroTo   = 9 << 20
@@ -135,7 +143,7 @@ func (c *client) negotiate(o option) {
 	c.t.Helper()
 	var data []byte
 	if o == optSetMetaContext {
-		data = contexts("", "base:allocation")
+		data = contexts("", allocationName, hydrationName)
 	}
 	if r := c.option(o, data); r[len(r)-1].typ != repAck {
 		c.t.Fatalf("option %d: %v", o, r)
@@ -270,11 +278,13 @@ func requestBytes(cmd command, flags commandFlags, cookie, off uint64, n uint32,
 // answer is a whole reply, put together from its chunks.
 type answer struct {
 	errno  errno
-	text   string   // of an error chunk
-	data   []byte   // of a read
-	chunks int      // how many
-	holes  int      // of them, OFFSET_HOLE
-	status []uint32 // of BLOCK_STATUS: length, flags, …
+	text   string // of an error chunk
+	data   []byte // of a read
+	chunks int    // how many
+	holes  int    // of them, OFFSET_HOLE
+
+	status    []uint32 // of BLOCK_STATUS, base:allocation: length, flags, …
+	hydration []uint32 // containerdisk:hydration
 }
 
 // do sends a request and reads its reply, and that of no other.
@@ -375,11 +385,13 @@ func (c *client) chunk(a *answer, p pending, typ chunkType, b []byte) {
 		a.data = append(a.data, make([]byte, n)...)
 		a.holes++
 	case chunkBlockStatus:
-		if id := binary.BigEndian.Uint32(b); id != allocationID || len(b)%8 != 4 || a.status != nil {
+		id := binary.BigEndian.Uint32(b)
+		list := map[uint32]*[]uint32{1: &a.status, 2: &a.hydration}[id]
+		if list == nil || *list != nil || len(b)%8 != 4 || len(b) == 4 {
 			c.t.Fatalf("BLOCK_STATUS of context %d, %d bytes", id, len(b))
 		}
 		for b := b[4:]; len(b) > 0; b = b[4:] {
-			a.status = append(a.status, binary.BigEndian.Uint32(b))
+			*list = append(*list, binary.BigEndian.Uint32(b))
 		}
 	case chunkError:
 		a.errno = errno(binary.BigEndian.Uint32(b))

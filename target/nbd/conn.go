@@ -31,8 +31,8 @@ type conn struct {
 
 	// Set by the handshake.
 	export     *Export
-	structured bool // structured replies
-	allocation bool // base:allocation, for this export
+	structured bool       // structured replies
+	contexts   contextSet // metadata contexts, for this export
 	release    func()
 
 	sending  atomic.Bool // a write to the client is under way

@@ -1,6 +1,7 @@
 package nbd
 
 import (
+	"iter"
 	"sync/atomic"
 
 	"github.com/containerdisk/containerdisk/blockdev"
@@ -14,6 +15,7 @@ type Export struct {
 	size        int64
 	caps        blockdev.Caps
 	readOnly    bool
+	hydration   func(off, n int64) iter.Seq2[int64, bool]
 	stats       counters
 }
 
@@ -21,6 +23,12 @@ type Export struct {
 type ExportOptions struct {
 	Description string // for people
 	Access      blockdev.Access
+
+	// Hydration yields which parts of [off, off+n) the disk has itself by now,
+	// and which still come from the image below it: the lengths in bytes, in
+	// order, without gaps, and whether the disk has it. Nil: it has everything.
+	// It must not wait. Clients see it as the context containerdisk:hydration.
+	Hydration func(off, n int64) iter.Seq2[int64, bool]
 }
 
 // NewExport exports dev, which stays the caller's to close.
@@ -33,6 +41,7 @@ func NewExport(name string, dev blockdev.Device, o ExportOptions) *Export {
 		size:        dev.Size(),
 		caps:        caps,
 		readOnly:    caps.ReadOnly || o.Access == blockdev.ReadOnly,
+		hydration:   o.Hydration,
 	}
 }
 

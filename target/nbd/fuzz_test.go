@@ -22,7 +22,7 @@ func FuzzHandshake(f *testing.F) {
 	for _, s := range [][][]byte{
 		{optionBytes(optGo, info("", infoName)), requestBytes(cmdRead, 0, 1, 0, 512)},
 		{optionBytes(optExportName, nil)},
-		{optionBytes(optStructuredReply, nil), optionBytes(optSetMetaContext, contexts("", allocationName)), optionBytes(optGo, info("first"))},
+		{optionBytes(optStructuredReply, nil), optionBytes(optSetMetaContext, contexts("", allocationName, hydrationName)), optionBytes(optGo, info("first"))},
 		{optionBytes(optList, nil), optionBytes(optAbort, nil)},
 		{optionBytes(optStartTLS, nil), optionBytes(optInfo, info("x"))},
 		{optionBytes(optListMetaContext, contexts("", "base:", "x:y"))},
@@ -110,7 +110,10 @@ func FuzzTransmission(f *testing.F) {
 		defer s.Close()
 		nc := &script{in: bytes.NewReader(said)}
 		c := newConn(s, nc, TLSOff)
-		c.export, c.structured, c.allocation = s.o.Exports[0], structured, structured
+		c.export, c.structured = s.o.Exports[0], structured
+		if structured {
+			c.contexts = allContexts
+		}
 		err := c.transmit()
 		c.waitWorkers()
 		want := requestsIn(said)

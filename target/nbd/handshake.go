@@ -21,8 +21,8 @@ type handshake struct {
 // negotiated is what options before GO have settled.
 type negotiated struct {
 	structured bool
-	contexts   string // the export whose contexts are chosen
-	allocation bool   // base:allocation is
+	contextsOf string     // the export whose contexts are chosen
+	contexts   contextSet // which
 }
 
 // Haggling of a sane client: a few options, and where there are several

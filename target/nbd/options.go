@@ -106,7 +106,9 @@ func (h *handshake) enter(e *Export) *refusal {
 	}
 	h.export, h.release = e, release
 	h.conn.structured = h.agreed.structured
-	h.conn.allocation = h.agreed.allocation && h.srv.find(h.agreed.contexts) == e
+	if h.srv.find(h.agreed.contextsOf) == e {
+		h.conn.contexts = h.agreed.contexts
+	}
 	return nil
 }
 

@@ -129,6 +129,11 @@ const (
 	stateZero uint32 = 1 << 1
 )
 
+// Status flags of containerdisk:hydration.
+const (
+	stateRemote uint32 = 1 << 0 // not copied yet: it comes from the image
+)
+
 // errno is one of the "Error values".
 type errno uint32
 

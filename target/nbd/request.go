@@ -90,7 +90,7 @@ func (c *conn) refuseSpecial(r *request) *failure {
 	case r.has(flagFastZero) && (!c.export.caps.FastZero || r.has(flagNoHole)):
 		// Whether space can be set aside fast, a device does not tell.
 		return errNotFast
-	case r.cmd == cmdBlockStatus && !c.allocation:
+	case r.cmd == cmdBlockStatus && c.contexts == 0:
 		return errNoContext
 	case r.cmd == cmdBlockStatus && r.n == 0:
 		return errNoLength

@@ -30,7 +30,7 @@ func loose(t testing.TB, dev blockdev.Device, structured bool) (*conn, *sink) {
 	})
 	to := &sink{}
 	c := newConn(s, to, TLSOff)
-	c.export, c.structured, c.allocation = s.o.Exports[0], structured, structured
+	c.export, c.structured = s.o.Exports[0], structured
 	return c, to
 }
 
