@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/containerdisk/containerdisk/imageconv/inflate"
 )
 
 // maxZstdWindow is the largest window in bytes that a zstd frame may ask for:
@@ -58,7 +60,7 @@ func (r *Reader) decompressCluster(p []byte, e l2Entry) error {
 // decompressor makes clusters of streams, for several goroutines at a time.
 type decompressor struct {
 	zstd    *zstd.Decoder // or nil
-	flate   sync.Pool     // of *inflater
+	flate   sync.Pool     // of *inflate.Inflater
 	buffers sync.Pool     // of *[]byte
 }
 
@@ -96,15 +98,13 @@ func (d *decompressor) decompress(p, in []byte) error {
 	if d.zstd != nil {
 		return d.unzstd(p, in)
 	}
-	z, _ := d.flate.Get().(*inflater)
+	z, _ := d.flate.Get().(*inflate.Inflater)
 	if z == nil {
-		z = new(inflater)
+		z = new(inflate.Inflater)
 	}
 	defer d.flate.Put(z)
-	return z.inflate(p, in)
+	return z.Inflate(p, in)
 }
-
-var errShortCluster = errors.New("the stream ends before the cluster does")
 
 // unzstd fills p from the frames that in begins with. Each is cut out first:
 // what follows may look like one more frame but belong to another cluster.
@@ -119,7 +119,7 @@ func (d *decompressor) unzstd(p, in []byte) error {
 			return err
 		}
 		if len(out) == 0 {
-			return errShortCluster
+			return inflate.ErrShort
 		}
 		p, in = p[len(out):], in[n:]
 	}
@@ -130,7 +130,7 @@ func (d *decompressor) unzstd(p, in []byte) error {
 func frameLen(b []byte) (int, error) {
 	var h zstd.Header
 	if err := h.Decode(b); err != nil {
-		return 0, errShortCluster
+		return 0, inflate.ErrShort
 	}
 	if h.Skippable {
 		return 0, errors.New("a skippable zstd frame")
@@ -158,5 +158,5 @@ func frameLen(b []byte) (int, error) {
 		}
 		return at, nil
 	}
-	return 0, errShortCluster
+	return 0, inflate.ErrShort
 }

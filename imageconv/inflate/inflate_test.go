@@ -1,4 +1,4 @@
-package qcow2
+package inflate
 
 import (
 	"bytes"
@@ -11,7 +11,7 @@ import (
 	"github.com/klauspost/compress/flate"
 )
 
-// byLibrary is inflate by another implementation.
+// byLibrary is Inflate by another implementation.
 func byLibrary(p, in []byte) error {
 	_, err := io.ReadFull(flate.NewReader(bytes.NewReader(in)), p)
 	return err
@@ -61,18 +61,18 @@ func TestInflate(t *testing.T) {
 			for _, level := range levels {
 				t.Run(fmt.Sprintf("%s_%d_level%d", name, n, level), func(t *testing.T) {
 					in := deflated(t, want, level)
-					z := new(inflater)
+					z := new(Inflater)
 					for _, tail := range []string{"", "\xff\x00garbage behind the stream"} {
 						got := make([]byte, n)
-						if err := z.inflate(got, append(in[:len(in):len(in)], tail...)); err != nil || !bytes.Equal(got, want) {
+						if err := z.Inflate(got, append(in[:len(in):len(in)], tail...)); err != nil || !bytes.Equal(got, want) {
 							t.Fatalf("wrong (%v)", err)
 						}
 					}
-					if err := z.inflate(make([]byte, n/2), in); err != nil {
+					if err := z.Inflate(make([]byte, n/2), in); err != nil {
 						t.Errorf("the first half: %v", err)
 					}
-					if err := z.inflate(make([]byte, n+1), in); !errors.Is(err, errShortCluster) {
-						t.Errorf("one byte more: got %v, want %v", err, errShortCluster)
+					if err := z.Inflate(make([]byte, n+1), in); !errors.Is(err, ErrShort) {
+						t.Errorf("one byte more: got %v, want %v", err, ErrShort)
 					}
 				})
 			}
@@ -85,11 +85,11 @@ func TestInflateCut(t *testing.T) {
 	for name, want := range samples(300) {
 		for _, level := range []int{0, 1, 9} {
 			in := deflated(t, want, level)
-			z := new(inflater)
+			z := new(Inflater)
 			for n := range in {
 				got := make([]byte, len(want))
-				err := z.inflate(got, in[:n])
-				if err == nil && !bytes.Equal(got, want) || err != nil && !errors.Is(err, errShortCluster) {
+				err := z.Inflate(got, in[:n])
+				if err == nil && !bytes.Equal(got, want) || err != nil && !errors.Is(err, ErrShort) {
 					t.Fatalf("%s, level %d: cut at %d of %d: wrong bytes or error (%v)", name, level, n, len(in), err)
 				}
 				if err == nil && n < len(in)-8 { // without the end of the block, and of the stream
@@ -102,9 +102,9 @@ func TestInflateCut(t *testing.T) {
 
 func TestInflateDoesNotAllocate(t *testing.T) {
 	want := samples(65536)["text"]
-	in, p, z := deflated(t, want, 6), make([]byte, 65536), new(inflater)
+	in, p, z := deflated(t, want, 6), make([]byte, 65536), new(Inflater)
 	if n := testing.AllocsPerRun(10, func() {
-		if err := z.inflate(p, in); err != nil {
+		if err := z.Inflate(p, in); err != nil {
 			t.Fatal(err)
 		}
 	}); n != 0 {
@@ -113,7 +113,7 @@ func TestInflateDoesNotAllocate(t *testing.T) {
 }
 
 // FuzzInflate wants what the library makes of any stream. The library reads on
-// where the cluster is full already, so that only it may find an error; but it
+// where the output is full already, so that only it may find an error; but it
 // takes a block without a code for its end, which zlib, and so qemu, does not.
 func FuzzInflate(f *testing.F) {
 	for _, want := range samples(600) {
@@ -121,10 +121,10 @@ func FuzzInflate(f *testing.F) {
 			f.Add(deflated(f, want, level), uint16(600))
 		}
 	}
-	z := new(inflater)
+	z := new(Inflater)
 	f.Fuzz(func(t *testing.T, in []byte, n uint16) {
 		got, want := make([]byte, n), make([]byte, n)
-		ours, theirs := z.inflate(got, in), byLibrary(want, in)
+		ours, theirs := z.Inflate(got, in), byLibrary(want, in)
 		if ours != nil && theirs == nil && !errors.Is(ours, errNoEnd) {
 			t.Fatalf("got %v, the library had no error", ours)
 		}
@@ -137,10 +137,10 @@ func FuzzInflate(f *testing.F) {
 func BenchmarkInflate(b *testing.B) {
 	for _, name := range []string{"text", "two values", "far matches", "random"} {
 		want := samples(65536)[name]
-		in, p, z := deflated(b, want, 6), make([]byte, len(want)), new(inflater)
+		in, p, z := deflated(b, want, 6), make([]byte, len(want)), new(Inflater)
 		r := flate.NewReader(nil)
 		for who, run := range map[string]func() error{
-			"ours": func() error { return z.inflate(p, in) },
+			"ours": func() error { return z.Inflate(p, in) },
 			"library": func() error {
 				if err := r.(flate.Resetter).Reset(bytes.NewReader(in), nil); err != nil {
 					return err
