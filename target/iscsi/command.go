@@ -211,4 +211,6 @@ func (c *conn) abandon() {
 	for i := range c.commands.all {
 		c.commands.all[i].task.Abort()
 	}
+	c.ended = true
+	c.gone.Broadcast()
 }

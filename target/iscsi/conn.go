@@ -41,7 +41,9 @@ type conn struct {
 	text      textState
 	managing  []uint32      // tags of the task management requests under way
 	deferred  []taskRequest // those that wait for commands sent before them
-	gone      *sync.Cond    // a command has ended, or a worker is done with it
+	late      uint32        // Data-Out PDUs that came for aborted commands
+	ended     bool          // nothing comes any more
+	gone      *sync.Cond    // a command has ended, a worker is done with it, or ended is set
 }
 
 // errLogout ends a connection in good order.

@@ -59,9 +59,9 @@ func (cmd *command) spoil(fault error) {
 }
 
 // failed reports whether the command takes no more data. While a worker has
-// the task, only the worker knows of it.
+// the task, only the worker knows what came of it.
 func (cmd *command) failed() bool {
-	return cmd.out.broken || !cmd.busy && cmd.task.Status() != scsi.Good
+	return cmd.out.broken || cmd.task.Aborted() || !cmd.busy && cmd.task.Status() != scsi.Good
 }
 
 // dataOutLen is how many bytes the command takes: no more than the initiator
@@ -205,6 +205,9 @@ func (c *conn) received(cmd *command, h dataOut, n int) {
 	o := &cmd.out
 	o.got += int64(n)
 	o.sn++
+	if cmd.task.Aborted() {
+		c.late++
+	}
 	if !h.final() {
 		return
 	}

@@ -2,6 +2,7 @@ package iscsi
 
 import (
 	"slices"
+	"time"
 
 	"github.com/containerdisk/containerdisk/target/scsi"
 )
@@ -149,7 +150,9 @@ func (c *conn) manage(itt uint32, function func() scsi.FunctionResponse, then fu
 func (c *conn) managed(itt uint32, response scsi.FunctionResponse) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.dropAborted() == someLeft {
+	w := c.waitForTransfers()
+	defer w.timer.Stop()
+	for c.dropAborted(w) == someLeft {
 		c.gone.Wait()
 	}
 	i := slices.Index(c.managing, itt)
@@ -163,19 +166,51 @@ type aborted bool
 
 const (
 	noneLeft aborted = false
-	someLeft aborted = true // their workers are about to end
+	someLeft aborted = true
 )
 
-// dropAborted ends the commands that wait for data-out in vain. Others are
-// with a worker that is done with the disk and has not said so yet: before it
-// has, the initiator must not use their tags again.
-func (c *conn) dropAborted() aborted {
+// transferTime is how long a function waits for data-out that was asked for,
+// from the last of it that came. An initiator sends all of it, §4.2.3.3 a, but
+// for some that send none after such a request (Linux' with FastAbort=Yes, its
+// default), and take the target for dead 30 s later.
+const transferTime = 2 * time.Second
+
+// transferWait is a function's wait for the data-out that R2Ts of the commands
+// that it aborted have asked for. conn.mu guards it.
+type transferWait struct {
+	timer *time.Timer
+	seen  uint32 // of conn.late
+	over  bool
+}
+
+// waitForTransfers begins the wait.
+func (c *conn) waitForTransfers() *transferWait {
+	w := &transferWait{seen: c.late}
+	w.timer = time.AfterFunc(transferTime, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if w.seen != c.late {
+			w.seen = c.late
+			w.timer.Reset(transferTime)
+			return
+		}
+		w.over = true
+		c.gone.Broadcast()
+	})
+	return w
+}
+
+// dropAborted ends the aborted commands that no worker has, once the data-out
+// they asked for is here or the wait for it is over. A worker that has one is
+// done with the disk and has not said so yet: before it has, the initiator must
+// not use the tag again.
+func (c *conn) dropAborted(w *transferWait) aborted {
 	left := noneLeft
 	for i := len(c.commands.active) - 1; i >= 0; i-- {
 		cmd := &c.commands.all[c.commands.active[i]]
 		switch {
 		case !cmd.task.Aborted():
-		case cmd.busy:
+		case cmd.busy, cmd.out.nr2ts > 0 && !w.over && !c.ended:
 			left = someLeft
 		default:
 			c.drop(cmd)
