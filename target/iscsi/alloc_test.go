@@ -64,8 +64,7 @@ func (c *conn) tryArrive(b []byte) error {
 		c.in.Got(n)
 		b = b[n:]
 		c.mu.Lock()
-		err := c.handleAll()
-		c.endBatch()
+		err := c.batch()
 		c.mu.Unlock()
 		if err != nil {
 			return err

@@ -1,6 +1,7 @@
 package iscsi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/containerdisk/containerdisk/target/wire"
 )
 
 // conn is one connection, from accept to close.
@@ -115,22 +118,13 @@ func (c *conn) start(r loginRequest) {
 
 // fullFeature is the loop: work through what has arrived, send the answers,
 // wait for more.
-func (c *conn) fullFeature() error {
-	for {
-		c.mu.Lock()
-		err := c.handleAll()
-		c.endBatch()
-		if err == nil {
-			err = c.broken
-		}
-		c.mu.Unlock()
-		if err != nil {
-			return err
-		}
-		if err := c.fill(); err != nil {
-			return err
-		}
-	}
+func (c *conn) fullFeature() error { return wire.Loop(&c.mu, c.batch, c.fill) }
+
+// batch works through what has arrived, and sends the answers.
+func (c *conn) batch() error {
+	err := c.handleAll()
+	c.endBatch()
+	return cmp.Or(err, c.broken)
 }
 
 // handleAll handles every PDU that has arrived as a whole.

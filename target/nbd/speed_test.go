@@ -41,8 +41,7 @@ func (c *conn) feed(b []byte) error {
 		c.in.Got(n)
 		b = b[n:]
 		c.mu.Lock()
-		err := c.handleAll()
-		c.flush()
+		err := c.batch()
 		c.mu.Unlock()
 		if err != nil {
 			return err

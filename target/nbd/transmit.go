@@ -1,8 +1,11 @@
 package nbd
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+
+	"github.com/containerdisk/containerdisk/target/wire"
 )
 
 // errDisconnect ends a connection in good order: the client sent DISC.
@@ -10,22 +13,13 @@ var errDisconnect = errors.New("disconnected")
 
 // transmit is the loop: work through what has arrived, send the answers, wait
 // for more.
-func (c *conn) transmit() error {
-	for {
-		c.mu.Lock()
-		err := c.handleAll()
-		c.flush()
-		if err == nil {
-			err = c.broken
-		}
-		c.mu.Unlock()
-		if err != nil {
-			return err
-		}
-		if err := c.fill(); err != nil {
-			return err
-		}
-	}
+func (c *conn) transmit() error { return wire.Loop(&c.mu, c.batch, c.fill) }
+
+// batch works through what has arrived, and sends the answers.
+func (c *conn) batch() error {
+	err := c.handleAll()
+	c.flush()
+	return cmp.Or(err, c.broken)
 }
 
 // handleAll handles everything that has arrived. It leaves in c.need how many
