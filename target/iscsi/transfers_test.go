@@ -149,6 +149,7 @@ func TestTransfersWaitForRoom(t *testing.T) {
 		last := c.request(writeCommand(11*mebibyte, 4*mebibyte))         // nor this one for anything
 		q := taskPDU(tmfAbortTaskSet, nil)
 		c.request(q)
+		synctest.Wait() // it is aborted
 		start := time.Now()
 		for _, r := range asked {
 			c.feed(r, make([]byte, 4<<20), 200000)
