@@ -27,6 +27,8 @@ var rooms = map[string]room{
 	"imageconv/pages": {ours: []string{"blockdev"}, never: []string{"net", "os!"}},
 	// inflate is another: deflate from memory to memory.
 	"imageconv/inflate": {never: []string{"net", "os!"}},
+	// runs is the third: a disk made of a lookup.
+	"imageconv/runs": {ours: []string{"blockdev", "imageconv/pages"}, never: []string{"net", "os!"}},
 	"imageconv/qcow2": {
 		ours:  []string{"blockdev", "imageconv/inflate", "internal/be"},
 		never: []string{"net", "os!"},
