@@ -55,12 +55,13 @@ var rooms = map[string]room{
 
 	// Helpers of tests, and tests that are packages of their own.
 	"blockdev/blockdevtest": {ours: []string{"blockdev"}},
+	"imageconv/imagetest":   {ours: []string{"blockdev"}},
 	"test":                  {ours: []string{"test/guest"}},
 	"test/guest":            {},
 }
 
 // helpers are never part of the product.
-var helpers = []string{"blockdev/blockdevtest", "internal/archtest", "test", "test/guest"}
+var helpers = []string{"blockdev/blockdevtest", "imageconv/imagetest", "internal/archtest", "test", "test/guest"}
 
 // thirdParty gives each module from outside the one room that imports it, so
 // that it can be changed there.
