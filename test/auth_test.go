@@ -74,11 +74,18 @@ func TestMutualWithoutAccount(t *testing.T) {
 	}
 }
 
-// Without CHAP the loopback is open.
+// Without CHAP the loopback is open, also for those who come with credentials.
 func TestOpen(t *testing.T) {
-	require(t, "iscsi-inq")
+	require(t, "iscsi-inq", "iscsi-ls", "iscsi-test-cu", "qemu-img")
 	s := serve(t, createImage(t, mib, ""), open)
-	checkLogin(t, attempt(t, "iscsi-inq", s.url()), "")
+	for _, a := range []account{{}, reader} {
+		e := s.as(a)
+		checkLogin(t, attempt(t, "iscsi-inq", e.url()), "")
+		checkLogin(t, attempt(t, "iscsi-inq", e.url("header_digest=crc32c")), "")
+		expect(t, command(t, "iscsi-ls", "-s", e.portal()), `^Lun:1 +Type:DIRECT_ACCESS`)
+		expect(t, command(t, "qemu-img", "info", e.url()), `^virtual size: 1 MiB`)
+		expect(t, command(t, "iscsi-test-cu", "-t", "ALL.TestUnitReady", e.url()), `^ +tests +1 +1 +1 +0 +0$`)
+	}
 }
 
 // open is the environment of a server without CHAP.

@@ -23,6 +23,7 @@ type login struct {
 	textTotal int
 	started   bool // the first complete text has been handled
 
+	names     map[string]string // as they were declared
 	initiator string
 	target    string
 	discovery bool
@@ -51,7 +52,7 @@ func failLogin(s status, format string, args ...any) error {
 // initiator has been told, as far as the RFC wants it to be.
 func (c *conn) login(ctx context.Context) error {
 	params := defaults()
-	l := &login{c: c, declared: make(map[stage]bool)}
+	l := &login{c: c, names: make(map[string]string), declared: make(map[stage]bool)}
 	l.neg = negotiation{params: &params, seen: make(map[string]bool)}
 	l.chap = chap{auth: c.srv.o.Auth}
 	defer l.chap.end()
@@ -205,6 +206,10 @@ func (l *login) takeNames(pairs []pair) (rest []pair, err error) {
 	for _, p := range pairs {
 		switch p.key {
 		case "InitiatorName", "TargetName", "SessionType":
+			if l.isRepetition(p) {
+				delete(l.names, p.key) // once is enough
+				continue
+			}
 			if l.started {
 				return nil, failLogin(statusInitiatorError, "%s after the first request", p.key)
 			}
@@ -212,6 +217,7 @@ func (l *login) takeNames(pairs []pair) (rest []pair, err error) {
 				return nil, failLogin(statusInitiatorError, "%s twice", p.key)
 			}
 			l.neg.seen[p.key] = true
+			l.names[p.key] = p.value
 			if err := l.takeName(p); err != nil {
 				return nil, err
 			}
@@ -224,6 +230,15 @@ func (l *login) takeNames(pairs []pair) (rest []pair, err error) {
 	}
 	l.started = true
 	return rest, l.checkNames()
+}
+
+// isRepetition reports whether p says a name again at the beginning of the
+// operational stage, after the security stage. A key is declared once, §6.3; but
+// libiscsi, when it has credentials that we do not ask for, forgets that it has
+// been through the security stage (docs/adr/0006).
+func (l *login) isRepetition(p pair) bool {
+	before, said := l.names[p.key]
+	return said && before == p.value && l.declared[stageSecurity] && l.stage == stageOperational && !l.declared[stageOperational]
 }
 
 func (l *login) takeName(p pair) error {

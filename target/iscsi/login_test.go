@@ -64,6 +64,28 @@ func TestLoginFailures(t *testing.T) {
 		{"CHAP keys that nobody asked for", 0x0200, func(c *client) { c.send(c.loginPDU(toOperational, append(c.names(), "CHAP_A=5")...)) }},
 		{"InitiatorName late", 0x0200, func(c *client) { begin(c); c.send(c.loginPDU(operationalToFull, "InitiatorName=iqn.b")) }},
 		{"TargetName late", 0x0200, func(c *client) { begin(c); c.send(c.loginPDU(operationalToFull, "TargetName="+testTarget)) }},
+		{"InitiatorName again", 0x0200, func(c *client) { begin(c); c.send(c.loginPDU(operationalToFull, "InitiatorName="+c.initiator)) }},
+		{"InitiatorName changed in the next stage", 0x0200, func(c *client) {
+			c.succeed(toOperational, c.names()...)
+			c.send(c.loginPDU(operationalToFull, "InitiatorName=iqn.b"))
+		}},
+		{"InitiatorName twice in the next stage", 0x0200, func(c *client) {
+			c.succeed(toOperational, c.names()...)
+			c.send(c.loginPDU(operationalToFull, "InitiatorName="+c.initiator, "InitiatorName="+c.initiator))
+		}},
+		{"InitiatorName late in the next stage", 0x0200, func(c *client) {
+			c.succeed(toOperational, c.names()...)
+			c.succeed(inOperationalStage)
+			c.send(c.loginPDU(operationalToFull, "InitiatorName="+c.initiator))
+		}},
+		{"InitiatorName again in the security stage", 0x0200, func(c *client) {
+			c.succeed(inSecurityStage, c.names()...)
+			c.send(c.loginPDU(toFullFeature, "InitiatorName="+c.initiator))
+		}},
+		{"SessionType new in the next stage", 0x0200, func(c *client) {
+			c.succeed(toOperational, c.names()[:2]...)
+			c.send(c.loginPDU(operationalToFull, "SessionType=Normal"))
+		}},
 		{"back to the security stage", 0x0200, func(c *client) { begin(c); c.send(c.loginPDU(toFullFeature)) }},
 		{"another ITT", 0x0200, func(c *client) { begin(c); c.send(c.loginPDU(operationalToFull).itt(0x12)) }},
 		{"another ISID", 0x0200, func(c *client) { begin(c); c.send(c.loginPDU(operationalToFull).set8(13, 0x66)) }},
@@ -100,6 +122,19 @@ func TestLoginFailures(t *testing.T) {
 	if st := s.Stats(); st.Sessions != 0 || st.Logins != 0 {
 		t.Errorf("after all these failures: %+v", st)
 	}
+}
+
+// TestNamesAgain: libiscsi says who it is in both stages, when it has
+// credentials that nobody asks for.
+func TestNamesAgain(t *testing.T) {
+	s := serveTCP(t)
+	c := s.dial(t)
+	r := c.succeed(toOperational, append(c.names(), "AuthMethod=CHAP,None")...)
+	if r.value("AuthMethod") != "None" || r.flags() != toOperational {
+		t.Fatalf("%s, %q", r, r.pairs())
+	}
+	c.finishLogin(c.succeed(operationalToFull, append(c.names(), "HeaderDigest=None")...))
+	c.clearAttention()
 }
 
 // TestNoLogin: what does not begin with a login is dropped without a word,
