@@ -33,6 +33,10 @@ var rooms = map[string]room{
 		ours:  []string{"blockdev", "imageconv/inflate", "internal/be"},
 		never: []string{"net", "os!"},
 	},
+	"imageconv/vhd": {
+		ours:  []string{"blockdev", "imageconv/pages", "imageconv/runs", "internal/be"},
+		never: []string{"net", "os!"},
+	},
 	"imageconv": {
 		ours:  []string{"blockdev", "imageconv/qcow2", "internal/be"},
 		never: []string{"net"},
