@@ -47,7 +47,7 @@ func detections() []detected {
 		{"vhd fixed, odd footer", place(1024+511, 1024, "conectix"), "", "vhd"},
 		{"vhd, both ends", append(place(1024, 0, "conectix"), place(512, 0, "conectix")...), "", "vhd"},
 		{"vhdx", place(1024, 0, "vhdxfile"), "", "vhdx"},
-		{"vdi", place(1024, 64, "\x7f\x10\xda\xbe"), "", "vdi"},
+		{"vdi", place(1024, 64, "\x7f\x10\xda\xbe"), VDI, ""},
 		{"luks", place(1024, 0, "LUKS\xba\xbe\x00\x02"), "", "luks"},
 		{"gzip", place(100, 0, "\x1f\x8b\x08"), "", "gzip"},
 		{"bzip2", place(100, 0, "BZh9"), "", "bzip2"},

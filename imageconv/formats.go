@@ -6,6 +6,7 @@ import (
 
 	"github.com/containerdisk/containerdisk/blockdev"
 	"github.com/containerdisk/containerdisk/imageconv/qcow2"
+	"github.com/containerdisk/containerdisk/imageconv/vdi"
 )
 
 // Format is a disk image format, by the name that QEMU has for it if it has one.
@@ -14,6 +15,7 @@ type Format string
 const (
 	Raw   Format = "raw"
 	QCOW2 Format = "qcow2"
+	VDI   Format = "vdi"
 )
 
 // row is what there is to know about a format. A format that we do not know at
@@ -47,7 +49,7 @@ func formats() []row {
 		{"vmdk", anyOf(at(0, "KDMV"), at(0, "COWD"), at(0, "# Disk DescriptorFile")), nil, populate},
 		{"vhd", anyOf(at(0, "conectix"), fromEnd(512, "conectix"), fromEnd(511, "conectix")), nil, populate}, // 511: as Virtual PC wrote it before 2004
 		{"vhdx", at(0, "vhdxfile"), nil, populate},
-		{"vdi", at(64, "\x7f\x10\xda\xbe"), nil, populate},
+		{VDI, at(64, "\x7f\x10\xda\xbe"), openVDI, populate},
 		{"parallels", anyOf(at(0, "WithoutFreeSpace"), at(0, "WithouFreSpacExt")), nil, populate},
 		{"bochs", at(0, "Bochs Virtual HD Image"), nil, populate},
 		{"dmg", fromEnd(512, "koly\x00\x00\x00\x04"), nil, populate},
@@ -117,5 +119,16 @@ func openQCOW2(im *Image, f blockdev.Source, p Policy) error {
 	im.info.Compression = h.Compression.String()
 	im.info.Features = h.Features
 	im.info.Snapshots = h.Snapshots
+	return nil
+}
+
+func openVDI(im *Image, f blockdev.Source, p Policy) error {
+	r, err := vdi.Open(f, f.Size(), vdi.Options{MaxSize: p.maxSize()})
+	if err != nil {
+		return err
+	}
+	im.Source = r
+	im.info.ClusterSize = r.Header().BlockSize
+	im.info.Features = []string{r.Header().Type.String()}
 	return nil
 }

@@ -235,8 +235,10 @@ func CheckDisk(t *testing.T, src blockdev.Source, want []byte, extents []blockde
 			if n, err := src.ReadAt(got, int64(off)); err != nil || n != len(got) {
 				t.Fatalf("read of %d bytes at %d: got %d, %v", len(got), off, n, err)
 			}
-			if !bytes.Equal(got, want[off:][:len(got)]) {
-				t.Fatalf("read of %d bytes at %d: got % x, want % x", len(got), off, got, want[off:][:len(got)])
+			for i, b := range got {
+				if b != want[off+i] {
+					t.Fatalf("read of %d bytes at %d: byte %d is %#02x, want %#02x", len(got), off, off+i, b, want[off+i])
+				}
 			}
 		}
 	}

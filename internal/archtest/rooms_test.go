@@ -37,8 +37,12 @@ var rooms = map[string]room{
 		ours:  []string{"blockdev", "imageconv/pages", "imageconv/runs", "internal/be"},
 		never: []string{"net", "os!"},
 	},
+	"imageconv/vdi": {
+		ours:  []string{"blockdev", "imageconv/pages", "imageconv/runs", "internal/le"},
+		never: []string{"net", "os!"},
+	},
 	"imageconv": {
-		ours:  []string{"blockdev", "imageconv/qcow2", "internal/be"},
+		ours:  []string{"blockdev", "imageconv/qcow2", "imageconv/vdi", "internal/be"},
 		never: []string{"net"},
 	},
 	"target/scsi": {
