@@ -38,7 +38,7 @@ func detections() []detected {
 		{"boot sector", place(4096, 510, "\x55\xaa"), Raw, ""},
 		{"ISO 9660", place(40960, 0x8001, "CD001"), Raw, ""},
 		{"magic elsewhere", place(4096, 512, qcow2v3), Raw, ""},
-		{"qed", place(1024, 0, "QED\x00"), "", "qed"},
+		{"qed", place(1024, 0, "QED\x00"), QED, ""},
 		{"vmdk sparse", place(1024, 0, "KDMV"), "", "vmdk"},
 		{"vmdk ESX", place(1024, 0, "COWD"), "", "vmdk"},
 		{"vmdk descriptor", place(1024, 0, "# Disk DescriptorFile\n"), "", "vmdk"},

@@ -6,6 +6,7 @@ import (
 
 	"github.com/containerdisk/containerdisk/blockdev"
 	"github.com/containerdisk/containerdisk/imageconv/qcow2"
+	"github.com/containerdisk/containerdisk/imageconv/qed"
 	"github.com/containerdisk/containerdisk/imageconv/vdi"
 )
 
@@ -16,6 +17,7 @@ const (
 	Raw   Format = "raw"
 	QCOW2 Format = "qcow2"
 	VDI   Format = "vdi"
+	QED   Format = "qed"
 )
 
 // row is what there is to know about a format. A format that we do not know at
@@ -45,7 +47,7 @@ func formats() []row {
 	return []row{
 		{QCOW2, anyOf(at(0, "QFI\xfb\x00\x00\x00\x02"), at(0, "QFI\xfb\x00\x00\x00\x03")), openQCOW2, live},
 		{"qcow (version 1)", at(0, "QFI\xfb\x00\x00\x00\x01"), nil, populate},
-		{"qed", at(0, "QED\x00"), nil, populate},
+		{QED, at(0, "QED\x00"), openQED, populate},
 		{"vmdk", anyOf(at(0, "KDMV"), at(0, "COWD"), at(0, "# Disk DescriptorFile")), nil, populate},
 		{"vhd", anyOf(at(0, "conectix"), fromEnd(512, "conectix"), fromEnd(511, "conectix")), nil, populate}, // 511: as Virtual PC wrote it before 2004
 		{"vhdx", at(0, "vhdxfile"), nil, populate},
@@ -130,5 +132,18 @@ func openVDI(im *Image, f blockdev.Source, p Policy) error {
 	im.Source = r
 	im.info.ClusterSize = r.Header().BlockSize
 	im.info.Features = []string{r.Header().Type.String()}
+	return nil
+}
+
+func openQED(im *Image, f blockdev.Source, p Policy) error {
+	r, err := qed.Open(f, f.Size(), qed.Options{MaxSize: p.maxSize()})
+	if err != nil {
+		return err
+	}
+	im.Source = r
+	im.info.ClusterSize = r.Header().ClusterSize
+	if r.Header().NeedCheck {
+		im.info.Features = []string{"need check"}
+	}
 	return nil
 }

@@ -41,8 +41,12 @@ var rooms = map[string]room{
 		ours:  []string{"blockdev", "imageconv/pages", "imageconv/runs", "internal/le"},
 		never: []string{"net", "os!"},
 	},
+	"imageconv/qed": {
+		ours:  []string{"blockdev", "imageconv/pages", "imageconv/runs", "internal/le"},
+		never: []string{"net", "os!"},
+	},
 	"imageconv": {
-		ours:  []string{"blockdev", "imageconv/qcow2", "imageconv/vdi", "internal/be"},
+		ours:  []string{"blockdev", "imageconv/qcow2", "imageconv/qed", "imageconv/vdi", "internal/be"},
 		never: []string{"net"},
 	},
 	"target/scsi": {
