@@ -143,6 +143,7 @@ type client struct {
 	maxCmdSN  uint32
 	windows   int                           // NOP-Ins that told of the window
 	stalled   atomic.Pointer[chan struct{}] // set: pump stops until it is closed
+	pumped    chan struct{}                 // closed when pump has ended
 
 	mu   sync.Mutex // guards the two below
 	cond *sync.Cond
@@ -157,13 +158,24 @@ func (s *testServer) dial(t *testing.T) *client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &client{t: t, nc: nc, isid: [6]byte{0x80, 1, 2, 3, 4, 5}, cid: 7, initiator: "iqn.2026-01.test:initiator",
-		nextITT: 0x1000, nextCmdSN: 0x7fffff00}
-	c.cond = sync.NewCond(&c.mu)
-	done := make(chan struct{})
-	go func() { defer close(done); c.pump() }()
-	t.Cleanup(func() { nc.Close(); <-done })
+	c := newClient(t, nc)
+	t.Cleanup(c.leave)
 	return c
+}
+
+// newClient takes over a connection, until leave.
+func newClient(t *testing.T, nc net.Conn) *client {
+	c := &client{t: t, nc: nc, isid: [6]byte{0x80, 1, 2, 3, 4, 5}, cid: 7, initiator: "iqn.2026-01.test:initiator",
+		nextITT: 0x1000, nextCmdSN: 0x7fffff00, pumped: make(chan struct{})}
+	c.cond = sync.NewCond(&c.mu)
+	go func() { defer close(c.pumped); c.pump() }()
+	return c
+}
+
+// leave closes the connection, and returns when nothing of the client runs.
+func (c *client) leave() {
+	c.nc.Close()
+	<-c.pumped
 }
 
 // pump takes in what the server sends, so that neither side ever waits for the

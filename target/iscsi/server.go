@@ -62,7 +62,7 @@ type Server struct {
 	changed   *sync.Cond // a session has ended
 	sessions  map[sessionKey]*session
 	lastTSIH  uint16
-	known     map[string]bool        // initiators that were ever admitted
+	known     wire.Known             // initiators that were admitted
 	replacing int                    // logins that open a session, perhaps in the place of another
 	awaited   map[string]*time.Timer // initiators that lost their connection a moment ago
 	draining  bool                   // those known may still come
@@ -98,7 +98,6 @@ func New(o Options) *Server {
 			Closed:     ErrClosed,
 		}),
 		sessions: make(map[sessionKey]*session),
-		known:    make(map[string]bool),
 		awaited:  make(map[string]*time.Timer),
 	}
 	s.changed = sync.NewCond(&s.mu)

@@ -86,7 +86,7 @@ func (s *Server) claim(key sessionKey, l *login, ended uint16) (old *session, er
 	if old != nil {
 		return old, nil
 	}
-	if s.leaving || s.draining && !s.known[key.initiator] {
+	if s.leaving || s.draining && !s.known.Has(key.initiator) {
 		return nil, failLogin(statusUnavailable, "the server is shutting down")
 	}
 	if n := s.countSessions(key.discovery); n >= s.o.MaxSessions {
@@ -119,7 +119,7 @@ func (s *Server) admit(sess *session) error {
 	}
 	sess.release = release
 	sess.nexus = s.o.Target.NewNexus(sess.key.port())
-	s.known[sess.key.initiator] = true
+	s.known.Add(sess.key.initiator)
 	s.returned(sess.key.initiator)
 	s.stats.logins.Add(1)
 	return nil

@@ -59,8 +59,8 @@ type Server struct {
 
 	mu       sync.Mutex // guards all below
 	left     chan struct{}
-	users    int             // connections in transmission
-	known    map[string]bool // clients that were admitted
+	users    int        // connections in transmission
+	known    wire.Known // clients that were admitted
 	draining bool
 	closed   bool
 }
@@ -84,9 +84,8 @@ var ErrClosed = errors.New("nbd: the server is closed")
 func New(o Options) *Server {
 	o.fillIn()
 	return &Server{
-		o:     o,
-		left:  make(chan struct{}),
-		known: make(map[string]bool),
+		o:    o,
+		left: make(chan struct{}),
 		door: wire.NewDoor(wire.DoorOptions{
 			Log:        o.Log,
 			Handshakes: o.MaxHandshakes,
@@ -232,7 +231,7 @@ func (s *Server) tryAdmit(client string) (release func(), left <-chan struct{}, 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.closed, s.draining && !s.known[client]:
+	case s.closed, s.draining && !s.known.Has(client):
 		return nil, nil, &refusal{repErrShutdown, errDraining}
 	case s.users >= s.o.MaxClients:
 		return nil, s.left, &refusal{repErrPolicy, errFull}
@@ -241,7 +240,7 @@ func (s *Server) tryAdmit(client string) (release func(), left <-chan struct{}, 
 	if err != nil {
 		return nil, s.left, &refusal{repErrPolicy, err}
 	}
-	s.remember(client)
+	s.known.Add(client) // on a Unix socket each process is another one
 	s.setUsers(s.users + 1)
 	return sync.OnceFunc(func() { s.leave(free) }), nil, nil
 }
@@ -249,18 +248,6 @@ func (s *Server) tryAdmit(client string) (release func(), left <-chan struct{}, 
 func (s *Server) setUsers(n int) {
 	s.users = n
 	s.stats.users.Store(int64(n))
-}
-
-// maxKnown is how many clients are remembered. On a Unix socket each process
-// is another one; forgetting only means that one of them that has lost its
-// connection during a shutdown is not let in again.
-const maxKnown = 1024
-
-func (s *Server) remember(client string) {
-	if len(s.known) >= maxKnown {
-		clear(s.known)
-	}
-	s.known[client] = true
 }
 
 // leave gives a place back.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
+	"strconv"
 	"testing"
 	"unsafe"
 )
@@ -152,5 +153,23 @@ func TestPiece(t *testing.T) {
 	}
 	if n := len(Piece()); n != PieceSize {
 		t.Errorf("a used piece has %d bytes, want %d", n, PieceSize)
+	}
+}
+
+func TestKnown(t *testing.T) {
+	var k Known
+	if k.Has("a") {
+		t.Error("somebody is known from the start")
+	}
+	k.Add("a")
+	k.Add("a")
+	if !k.Has("a") || k.Has("b") || len(k) != 1 {
+		t.Errorf("known: %v, want a", k)
+	}
+	for i := range 10 * maxKnown {
+		k.Add(strconv.Itoa(i))
+		if len(k) > maxKnown || !k.Has(strconv.Itoa(i)) {
+			t.Fatalf("%d known after %d; the last is among them: %v", len(k), i, k.Has(strconv.Itoa(i)))
+		}
 	}
 }
