@@ -48,7 +48,7 @@ func (r *Reader) decompressCluster(p []byte, e l2Entry) error {
 	n = min(n, r.fileSize-off) // the last sector of the file may be cut
 	in := r.decompressor.buffer(int(n))
 	defer r.decompressor.release(in)
-	if err := r.readFile(*in, off); err != nil {
+	if err := readFull(r.src, *in, off); err != nil {
 		return err
 	}
 	if err := r.decompressor.decompress(p, *in); err != nil {

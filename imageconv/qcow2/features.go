@@ -17,6 +17,8 @@ const (
 	incompatExtendedL2  = 1 << 4
 
 	incompatKnown = 1<<5 - 1
+
+	autoclearBitmaps = 1 << 0
 )
 
 // featureSet is one of the three words of feature bits.
@@ -66,6 +68,9 @@ const (
 	extEnd          = 0x00000000
 	extFeatureNames = 0x6803f857
 	extEncryption   = 0x0537be77 // "Full disk encryption header pointer"
+	extBackFormat   = 0xe2792aca // "Backing file format name string"
+	extDataFile     = 0x44415441 // "External data file name string"
+	extBitmaps      = 0x23852875 // "Bitmaps extension"
 
 	extType be.U32 = 0
 	extLen  be.U32 = 4
@@ -80,8 +85,11 @@ const (
 
 // extensions are the header extensions that matter to a reader.
 type extensions struct {
-	encrypted bool
-	names     []byte // the feature name table
+	encrypted  bool
+	names      []byte // the feature name table
+	backFormat []byte
+	dataFile   []byte
+	bitmaps    []byte
 }
 
 // parseExtensions reads the header extensions up to the end of b.
@@ -105,6 +113,12 @@ func parseExtensions(b rawHeader) (extensions, error) {
 			x.names = b[at:][:n]
 		case extEncryption:
 			x.encrypted = true
+		case extBackFormat:
+			x.backFormat = b[at:][:n]
+		case extDataFile:
+			x.dataFile = b[at:][:n]
+		case extBitmaps:
+			x.bitmaps = b[at:][:n]
 		}
 		at += int(n+7) &^ 7
 	}
@@ -153,10 +167,6 @@ func checkFeatures(b rawHeader, x extensions) error {
 	switch c := b.compression(); {
 	case set&incompatCorrupt != 0:
 		return corrupt("the image is marked as corrupt: repair it first (qemu-img check -r all IMAGE)")
-	case set&incompatDataFile != 0:
-		return unsupported("the data is in an external data file: %s", flatten)
-	case hdrBackingOffset.Get(b) != 0:
-		return unsupported("the image has a backing file%s: %s", backingName(b), flatten)
 	case hdrCryptMethod.Get(b) != 0 || x.encrypted:
 		return unsupported("the image is encrypted (%s): decrypt it into a new image with qemu-img convert", cryptName(hdrCryptMethod.Get(b)))
 	case c > Zstd:
@@ -167,16 +177,6 @@ func checkFeatures(b rawHeader, x extensions) error {
 		return corrupt("extended L2 entries with clusters of %d bytes", 1<<hdrClusterBits.Get(b))
 	}
 	return nil
-}
-
-// backingName is the name of the backing file for the message, as far as it
-// can be told. It is never opened.
-func backingName(b rawHeader) string {
-	off, n := hdrBackingOffset.Get(b), uint64(hdrBackingSize.Get(b))
-	if n == 0 || n > maxBackingName || off > uint64(len(b)) || n > uint64(len(b))-off {
-		return ""
-	}
-	return fmt.Sprintf(" (%.200q)", b[off:][:n])
 }
 
 func cryptName(method uint32) string {

@@ -50,6 +50,7 @@ const (
 	maxRefcountBytes = 8 << 20
 	maxSnapshots     = 65536
 	maxBackingName   = 1023
+	maxHostOffset    = 1<<56 - 1 // of anything in the file: entries have no room for more
 	// maxHeader is how much of the file the header and its extensions may
 	// take, bytes. QEMU writes less than one KiB.
 	maxHeader = 64 << 10
@@ -80,11 +81,29 @@ type Header struct {
 	Size        int64 // of the disk, bytes
 	L1Offset    int64 // in the file, bytes
 	L1Size      int   // entries
-	Snapshots   int   // internal ones, which are not read
 	ExtendedL2  bool
 	Compression Compression
 	// Features are the names of the feature bits that are set.
 	Features []string
+
+	Snapshots      int   // internal ones
+	SnapshotOffset int64 // of their table in the file, bytes
+
+	// Backing and DataFile are the other files that the image names, or nil.
+	Backing  *Reference
+	DataFile *Reference
+
+	refcountOffset   int64 // of the refcount table in the file, bytes
+	refcountClusters int64 // of the refcount table
+	refcountOrder    int   // a refcount has 1 << refcountOrder bits
+	bitmaps          []byte
+}
+
+// Reference is another file that an image needs, in the image's own words:
+// whoever made the image chose them.
+type Reference struct {
+	Name   string
+	Format string // of the backing file; "": not recorded
 }
 
 // ClusterSize is the unit of the image's mapping, bytes.
@@ -118,6 +137,23 @@ func (b rawHeader) compression() Compression {
 	return Zlib
 }
 
+// refcountOrder is the binary logarithm of a refcount's width in bits.
+func (b rawHeader) refcountOrder() int {
+	if b.v3() {
+		return int(hdrRefcountOrder.Get(b))
+	}
+	return 4
+}
+
+// bitmaps is the bitmaps extension, where it is valid: an autoclear bit that
+// is not set says that somebody wrote who did not know of bitmaps.
+func (b rawHeader) bitmaps(x extensions) []byte {
+	if b.v3() && hdrAutoclear.Get(b)&autoclearBitmaps != 0 {
+		return x.bitmaps
+	}
+	return nil
+}
+
 // readHeader reads and checks the header in the order of its fields, but tells
 // first of a version or feature that we do not know: the rest could mean
 // something else then.
@@ -136,16 +172,34 @@ func readHeader(src io.ReaderAt, fileSize int64) (Header, error) {
 	if err := checkTables(b, fileSize); err != nil {
 		return Header{}, err
 	}
+	backing, err := backingOf(b, ext)
+	if err != nil {
+		return Header{}, err
+	}
+	data, err := dataFileOf(b, ext)
+	if err != nil {
+		return Header{}, err
+	}
 	return Header{
 		Version:     int(hdrVersion.Get(b)),
 		ClusterBits: int(hdrClusterBits.Get(b)),
 		Size:        int64(hdrSize.Get(b)),
 		L1Offset:    int64(hdrL1Offset.Get(b)),
 		L1Size:      int(hdrL1Size.Get(b)),
-		Snapshots:   int(hdrSnapshots.Get(b)),
 		ExtendedL2:  b.incompatible()&incompatExtendedL2 != 0,
 		Compression: b.compression(),
 		Features:    featureNames(b, ext),
+
+		Snapshots:      int(hdrSnapshots.Get(b)),
+		SnapshotOffset: int64(hdrSnapshotOffset.Get(b)),
+
+		Backing:  backing,
+		DataFile: data,
+
+		refcountOffset:   int64(hdrRefcountOffset.Get(b)),
+		refcountClusters: int64(hdrRefcountSize.Get(b)),
+		refcountOrder:    b.refcountOrder(),
+		bitmaps:          b.bitmaps(ext),
 	}, nil
 }
 
@@ -186,36 +240,75 @@ func readFirst(src io.ReaderAt, fileSize int64) (rawHeader, error) {
 // checkTables checks the numbers that say where things are.
 func checkTables(b rawHeader, fileSize int64) error {
 	var (
-		bits    = hdrClusterBits.Get(b)
-		cluster = uint64(1) << bits
-		size    = hdrSize.Get(b)
-		l1Size  = uint64(hdrL1Size.Get(b))
-		l1      = hdrL1Offset.Get(b)
-		refs    = hdrRefcountOffset.Get(b)
+		bits      = hdrClusterBits.Get(b)
+		cluster   = uint64(1) << bits
+		size      = hdrSize.Get(b)
+		refs      = hdrRefcountOffset.Get(b)
+		snapshots = hdrSnapshotOffset.Get(b)
 	)
 	switch {
 	case size > 1<<63-1:
 		return corrupt("a disk of %d bytes", size)
-	case l1Size*8 > maxL1Bytes:
-		return corrupt("an L1 table of %d entries, the limit is %d", l1Size, maxL1Bytes/8)
-	case l1%cluster != 0:
-		return corrupt("the L1 table at %#x is not aligned to a cluster", l1)
-	case l1 > uint64(fileSize) || l1Size*8 > uint64(fileSize)-l1:
-		return corrupt("the L1 table, %d entries at %#x, is not within the file's %d bytes", l1Size, l1, fileSize)
 	case uint64(hdrRefcountSize.Get(b))<<bits > maxRefcountBytes:
 		return corrupt("a refcount table of %d clusters", hdrRefcountSize.Get(b))
 	case refs%cluster != 0:
 		return corrupt("the refcount table at %#x is not aligned to a cluster", refs)
+	case refs > maxHostOffset:
+		return corrupt("the refcount table is at %#x", refs)
 	case b.v3() && hdrRefcountOrder.Get(b) > maxRefcountOrder:
 		return corrupt("refcounts of 2^%d bits", hdrRefcountOrder.Get(b))
 	case hdrSnapshots.Get(b) > maxSnapshots:
 		return corrupt("%d snapshots, the limit is %d", hdrSnapshots.Get(b), maxSnapshots)
+	case hdrSnapshots.Get(b) > 0 && (snapshots%cluster != 0 || snapshots == 0):
+		return corrupt("the snapshot table at %#x is not aligned to a cluster", snapshots)
+	case hdrSnapshots.Get(b) > 0 && snapshots > uint64(fileSize):
+		return corrupt("the snapshot table at %#x is not within the file's %d bytes", snapshots, fileSize)
 	}
 	g := newGeometry(int(bits), b.incompatible()&incompatExtendedL2 != 0)
-	if need := (size + uint64(g.perL1) - 1) / uint64(g.perL1); l1Size < need {
-		return corrupt("an L1 table of %d entries for a disk of %d bytes, which needs %d", l1Size, size, need)
+	return g.checkL1("an L1 table", hdrL1Offset.Get(b), hdrL1Size.Get(b), size, fileSize)
+}
+
+// checkL1 checks where the L1 table of a disk of size bytes is; what says whose
+// it is.
+func (g geometry) checkL1(what string, offset uint64, entries uint32, size uint64, fileSize int64) error {
+	n := uint64(entries) * 8
+	switch {
+	case n > maxL1Bytes:
+		return corrupt("%s of %d entries, the limit is %d", what, entries, maxL1Bytes/8)
+	case offset%uint64(g.cluster) != 0:
+		return corrupt("%s at %#x, which is not aligned to a cluster", what, offset)
+	case offset > uint64(fileSize) || n > uint64(fileSize)-offset:
+		return corrupt("%s of %d entries at %#x, not within the file's %d bytes", what, entries, offset, fileSize)
+	}
+	if need := (size + uint64(g.perL1) - 1) / uint64(g.perL1); uint64(entries) < need {
+		return corrupt("%s of %d entries for a disk of %d bytes, which needs %d", what, entries, size, need)
 	}
 	return nil
+}
+
+// backingOf is the backing file that the header names, or nil.
+func backingOf(b rawHeader, x extensions) (*Reference, error) {
+	off, n := hdrBackingOffset.Get(b), uint64(hdrBackingSize.Get(b))
+	switch {
+	case off == 0:
+		return nil, nil
+	case n == 0 || n > maxBackingName:
+		return nil, corrupt("a backing file whose name has %d bytes, the limit is %d", n, maxBackingName)
+	case off > uint64(len(b)) || n > uint64(len(b))-off:
+		return nil, corrupt("the name of the backing file, %d bytes at %#x, is not within the first cluster", n, off)
+	}
+	return &Reference{Name: string(b[off:][:n]), Format: string(x.backFormat)}, nil
+}
+
+// dataFileOf is the external data file that the header names, or nil.
+func dataFileOf(b rawHeader, x extensions) (*Reference, error) {
+	if b.incompatible()&incompatDataFile == 0 {
+		return nil, nil
+	}
+	if len(x.dataFile) == 0 || len(x.dataFile) > maxBackingName {
+		return nil, corrupt("an external data file whose name has %d bytes, the limit is %d", len(x.dataFile), maxBackingName)
+	}
+	return &Reference{Name: string(x.dataFile)}, nil
 }
 
 // corrupt is the error for a header that contradicts the format or itself.

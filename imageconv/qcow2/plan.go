@@ -37,31 +37,32 @@ func (h Header) geometry() geometry { return newGeometry(h.ClusterBits, h.Extend
 type runKind uint8
 
 const (
-	runHole       runKind = iota // in no table
+	runHole       runKind = iota // zeros, and no space in the file
 	runZero                      // zeros, with space in the file
 	runData                      // in the file as it is
 	runCompressed                // a part or all of one compressed cluster
+	runBacking                   // in no table: what the backing file has there
 )
 
 // run is a piece of the disk that comes from one place.
 type run struct {
 	off, n int64 // bytes of the disk
 	kind   runKind
-	host   int64   // runZero, runData: the offset in the file
+	host   int64   // runZero, runData: the offset in the file, or the external data file
 	entry  l2Entry // runCompressed
 }
 
 func (r *run) end() int64 { return r.off + r.n }
 
+// extent is what the run holds; that of a runBacking only its file knows.
 func (r *run) extent() blockdev.Extent {
-	e := blockdev.Extent{Off: r.off, Len: r.n}
+	e := blockdev.Extent{Off: r.off, Len: r.n, Kind: blockdev.Data}
 	switch r.kind {
 	case runHole:
 		e.Kind = blockdev.Hole
 	case runZero:
 		e.Kind = blockdev.Zero
-	case runData, runCompressed:
-		e.Kind = blockdev.Data
+	case runData, runCompressed, runBacking:
 	}
 	return e
 }
@@ -71,7 +72,7 @@ func (r *run) joins(next *run) bool {
 	switch {
 	case r.kind != next.kind:
 		return false
-	case r.kind == runHole, r.kind == runZero:
+	case r.kind == runHole, r.kind == runZero, r.kind == runBacking:
 		return true
 	}
 	return r.kind == runData && r.host+r.n == next.host
@@ -128,7 +129,7 @@ func (r *Reader) planPage(p *plan, off, end int64) (int64, error) {
 	}
 	if table == 0 {
 		stop := min(end, (off/r.geo.perL1+1)*r.geo.perL1)
-		p.add(&run{off: off, n: stop - off, kind: runHole})
+		p.add(&run{off: off, n: stop - off, kind: r.absent})
 		return stop, nil
 	}
 	at := off % r.geo.perL1 / r.geo.perPage * r.geo.page
@@ -150,10 +151,10 @@ func (r *Reader) planPage(p *plan, off, end int64) (int64, error) {
 
 // l2Table is where in the file the i-th L2 table begins; 0: it does not exist.
 func (r *Reader) l2Table(i int64) (int64, error) {
-	at := r.header.L1Offset + i*8
+	at := r.l1 + i*8
 	page, err := r.tables.get(uint64(at &^ (r.geo.page - 1)))
 	if err != nil {
-		return 0, fmt.Errorf("L1 table at %#x: %w", r.header.L1Offset, err)
+		return 0, fmt.Errorf("L1 table at %#x: %w", r.l1, err)
 	}
 	e := l1Entry(be.U64(at & (r.geo.page - 1)).Get(page))
 	switch table := e.offset(); {
@@ -161,7 +162,7 @@ func (r *Reader) l2Table(i int64) (int64, error) {
 		return 0, corruptEntry("L1 entry %d has reserved bits %#x", i, e.reserved())
 	case table%r.geo.cluster != 0:
 		return 0, corruptEntry("L1 entry %d: the L2 table at %#x is not aligned to a cluster", i, table)
-	case table > 0 && !r.inFile(table, r.geo.cluster):
+	case table > 0 && !within(table, r.geo.cluster, r.fileSize):
 		return 0, corruptEntry("L1 entry %d: the L2 table at %#x is not within the file's %d bytes", i, table, r.fileSize)
 	default:
 		return table, nil
@@ -183,14 +184,20 @@ func (r *Reader) planCluster(p *plan, b []byte, off, n int64) error {
 	}
 	next := run{off: off, n: n, kind: runData, host: e.offset() + off%r.geo.cluster}
 	switch {
-	case e.zero() && e.offset() == 0:
+	case e.zero() && !r.allocated(e):
 		next.kind = runHole
 	case e.zero():
 		next.kind = runZero
-	case e.offset() == 0:
-		next.kind = runHole
+	case !r.allocated(e):
+		next.kind = r.absent
 	}
 	return r.addRun(p, &next)
+}
+
+// allocated reports whether an uncompressed cluster has a place. Offset 0 is
+// none, but in an external data file it is the first one.
+func (r *Reader) allocated(e l2Entry) bool {
+	return e.offset() != 0 || r.header.DataFile != nil && e&entryCopied != 0
 }
 
 // checkEntry refuses an uncompressed cluster's entry that cannot be.
@@ -206,16 +213,24 @@ func (r *Reader) checkEntry(e l2Entry) error {
 	return nil
 }
 
-// addRun adds a run if its bytes are within the file.
+// addRun adds a run if its bytes are within the file. In an external data file
+// they must be where they are on the disk: QEMU 5 and later want it so.
 func (r *Reader) addRun(p *plan, next *run) error {
-	if next.kind == runData && !r.inFile(next.host, next.n) {
-		return corruptEntry("%d bytes at %#x are not within the file's %d bytes", next.n, next.host, r.fileSize)
+	switch {
+	case next.kind != runData && next.kind != runZero:
+	case r.header.DataFile != nil && next.host != next.off:
+		return corruptEntry("the external data file has the bytes at %#x, not where the disk has them", next.host)
+	case next.kind == runData && !within(next.host, next.n, r.dataSize):
+		return corruptEntry("%d bytes at %#x are not within the file's %d bytes", next.n, next.host, r.dataSize)
 	}
 	p.add(next)
 	return nil
 }
 
 func (r *Reader) planCompressed(p *plan, e l2Entry, off, n int64) error {
+	if r.header.DataFile != nil {
+		return corruptEntry("a compressed cluster where the data is in an external data file")
+	}
 	if host, _ := e.stream(r.geo.bits); host >= r.fileSize {
 		return corruptEntry("the compressed cluster at %#x is not within the file's %d bytes", host, r.fileSize)
 	}
@@ -237,19 +252,21 @@ func (r *Reader) planSubclusters(p *plan, e l2Entry, s subclusters, off, n int64
 	switch {
 	case s.allocated()&s.zero() != 0:
 		return corruptEntry("subclusters %#08x are both data and zero", s.allocated()&s.zero())
-	case s.allocated() != 0 && e.offset() == 0:
+	case s.allocated() != 0 && !r.allocated(e):
 		return corruptEntry("subclusters %#08x have data but no cluster", s.allocated())
 	}
 	for end := off + n; off < end; {
 		in := off % r.geo.cluster
 		i := int(in / r.geo.subcluster)
 		stop := min(end, off-in+int64(i+s.streak(i))*r.geo.subcluster)
-		next := run{off: off, n: stop - off, kind: runHole, host: e.offset() + in}
+		next := run{off: off, n: stop - off, kind: r.absent, host: e.offset() + in}
 		switch {
 		case s.allocated()>>i&1 != 0:
 			next.kind = runData
-		case s.zero()>>i&1 != 0 && e.offset() != 0:
+		case s.zero()>>i&1 != 0 && r.allocated(e):
 			next.kind = runZero
+		case s.zero()>>i&1 != 0:
+			next.kind = runHole
 		}
 		if err := r.addRun(p, &next); err != nil {
 			return err
@@ -263,11 +280,11 @@ func (r *Reader) planSubclusters(p *plan, e l2Entry, s subclusters, off, n int64
 func (r *Reader) loadTable(at uint64) ([]byte, error) {
 	// The last page of an L1 table need not be whole, or be within the file.
 	b := make([]byte, r.geo.page)
-	return b, r.readFile(b[:min(r.geo.page, r.fileSize-int64(at))], int64(at))
+	return b, readFull(r.src, b[:min(r.geo.page, r.fileSize-int64(at))], int64(at))
 }
 
-// inFile reports whether the file has n bytes at off.
-func (r *Reader) inFile(off, n int64) bool { return off <= r.fileSize && n <= r.fileSize-off }
+// within reports whether a file of size bytes has n bytes at off.
+func within(off, n, size int64) bool { return off <= size && n <= size-off }
 
 // corruptEntry is the cause of a KindCorrupt error; rangeError says where.
 func corruptEntry(format string, a ...any) error { return fmt.Errorf(format, a...) }

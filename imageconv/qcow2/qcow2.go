@@ -11,13 +11,17 @@
 // A read is two steps: plan turns a range of the disk into runs, each in one
 // place of the file, and the runs are then read. The same plan gives Extents.
 //
-// What is deliberately not here: writing, refcounts (they matter to writers
-// only), internal snapshots, backing files, external data files, encryption.
-// An image that needs one of the last three is refused with the way out.
+// An image can name a backing file and an external data file. This package
+// opens neither: the caller does, if it allows that, by the functions in
+// Options; without them such an image is refused with the way out.
+//
+// Refcounts matter to writers only; Check looks at them. Encrypted images are
+// refused, bitmaps are ignored.
 package qcow2
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"iter"
 
@@ -43,15 +47,32 @@ const (
 type Options struct {
 	// MaxSize is the largest disk in bytes that an image may hold.
 	MaxSize int64
+	// Snapshot is the ID or the name of the internal snapshot to read; ""
+	// means the active disk.
+	Snapshot string
+
+	// Backing opens the backing file and DataFile the external data file that
+	// the image names. They are called when all else is in order, and what they
+	// return is read as long as the Reader is. nil: such an image is refused.
+	Backing  func(Reference) (blockdev.Source, error)
+	DataFile func(Reference) (blockdev.Source, error)
 }
 
 // Reader is the disk in a qcow2 image. Its methods may be called from several
 // goroutines; reads of whole compressed clusters decompress in parallel.
 type Reader struct {
-	src      io.ReaderAt
+	src      io.ReaderAt // the image: tables, and compressed clusters
 	fileSize int64
 	header   Header
 	geo      geometry
+
+	size int64 // of the disk that is read, bytes
+	l1   int64 // where its L1 table is, bytes
+
+	data     io.ReaderAt // what has the clusters: src, or the external data file
+	dataSize int64
+	backing  blockdev.Source // or nil
+	absent   runKind         // what is in no table: runHole, or runBacking
 
 	tables       *cache // by offset in the file
 	clusters     *cache // decompressed, by L2 entry
@@ -66,27 +87,59 @@ func Open(src io.ReaderAt, fileSize int64, o Options) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	if h.Size > o.MaxSize {
-		return nil, unsupported("a disk of %d bytes, the limit is %d", h.Size, o.MaxSize)
+	r := &Reader{src: src, fileSize: fileSize, header: h, geo: h.geometry(),
+		size: h.Size, l1: h.L1Offset, data: src, dataSize: fileSize, absent: runHole}
+	if o.Snapshot != "" {
+		if err := r.useSnapshot(o.Snapshot); err != nil {
+			return nil, err
+		}
 	}
-	r := &Reader{src: src, fileSize: fileSize, header: h, geo: h.geometry()}
+	if r.size > o.MaxSize {
+		return nil, unsupported("a disk of %d bytes, the limit is %d", r.size, o.MaxSize)
+	}
 	r.tables = newCache(tableMemory/int(r.geo.page), r.loadTable)
 	r.clusters = newCache(min(max(clusterMemory/int(r.geo.cluster), 2), maxCachedClusters), r.loadCluster)
 	if r.decompressor, err = newDecompressor(h.Compression); err != nil {
 		return nil, err
 	}
-	return r, nil
+	return r, r.openOthers(o)
+}
+
+// openOthers opens the files that the image names, if that is allowed.
+func (r *Reader) openOthers(o Options) error {
+	backing, data := r.header.Backing, r.header.DataFile
+	switch { // both before either is opened
+	case data != nil && o.DataFile == nil:
+		return unsupported("the data is in an external data file (%.200q): %s", data.Name, flatten)
+	case backing != nil && o.Backing == nil:
+		return unsupported("the image has a backing file (%.200q): %s", backing.Name, flatten)
+	}
+	if data != nil {
+		f, err := o.DataFile(*data)
+		if err != nil {
+			return fmt.Errorf("external data file %.200q: %w", data.Name, err)
+		}
+		r.data, r.dataSize = f, f.Size()
+	}
+	if backing != nil {
+		f, err := o.Backing(*backing)
+		if err != nil {
+			return fmt.Errorf("backing file %.200q: %w", backing.Name, err)
+		}
+		r.backing, r.absent = f, runBacking
+	}
+	return nil
 }
 
 // Header is the image's header.
 func (r *Reader) Header() Header { return r.header }
 
 // Size is the size of the disk in bytes.
-func (r *Reader) Size() int64 { return r.header.Size }
+func (r *Reader) Size() int64 { return r.size }
 
 // ReadAt reads from the disk; see blockdev.Source.
 func (r *Reader) ReadAt(p []byte, off int64) (int, error) {
-	if err := blockdev.CheckRange("read", off, int64(len(p)), r.header.Size); err != nil {
+	if err := blockdev.CheckRange("read", off, int64(len(p)), r.size); err != nil {
 		return 0, err
 	}
 	var todo plan
@@ -108,18 +161,35 @@ func (r *Reader) ReadAt(p []byte, off int64) (int, error) {
 func (r *Reader) readRun(p []byte, run *run) error {
 	switch run.kind {
 	case runData:
-		return r.readFile(p, run.host)
+		return readFull(r.data, p, run.host)
 	case runCompressed:
 		return r.readCompressed(p, run)
+	case runBacking:
+		return r.readBacking(p, run.off)
 	case runHole, runZero:
 		clear(p)
 	}
 	return nil
 }
 
-// readFile fills p from the image file. The range is within the file.
-func (r *Reader) readFile(p []byte, off int64) error {
-	n, err := r.src.ReadAt(p, off)
+// readBacking reads what the backing file has at off. Behind its end are
+// zeros: an image may be larger than what it is based on.
+func (r *Reader) readBacking(p []byte, off int64) error {
+	n := r.inBacking(off, int64(len(p)))
+	clear(p[n:])
+	if n == 0 {
+		return nil
+	}
+	_, err := r.backing.ReadAt(p[:n], off)
+	return err
+}
+
+// inBacking is how much of [off, off+n) the backing file itself has.
+func (r *Reader) inBacking(off, n int64) int64 { return min(n, max(0, r.backing.Size()-off)) }
+
+// readFull fills p from a file that should have all of it.
+func readFull(src io.ReaderAt, p []byte, off int64) error {
+	n, err := src.ReadAt(p, off)
 	if n == len(p) {
 		return nil
 	}
@@ -134,7 +204,7 @@ func (r *Reader) readFile(p []byte, off int64) error {
 // kept anywhere is a Hole.
 func (r *Reader) Extents(off, n int64) iter.Seq2[blockdev.Extent, error] {
 	return func(yield func(blockdev.Extent, error) bool) {
-		if err := blockdev.CheckRange("map", off, n, r.header.Size); err != nil {
+		if err := blockdev.CheckRange("map", off, n, r.size); err != nil {
 			yield(blockdev.Extent{}, err)
 			return
 		}
@@ -146,7 +216,7 @@ func (r *Reader) Extents(off, n int64) iter.Seq2[blockdev.Extent, error] {
 				return
 			}
 			for _, run := range next.runs() {
-				if !join.Add(run.extent()) {
+				if !r.joinRun(join, &run) {
 					return
 				}
 				off = run.end()
@@ -154,6 +224,26 @@ func (r *Reader) Extents(off, n int64) iter.Seq2[blockdev.Extent, error] {
 		}
 		join.Done()
 	}
+}
+
+// joinRun adds what the run holds. It reports whether more is wanted.
+func (r *Reader) joinRun(join *blockdev.Join, run *run) bool {
+	if run.kind != runBacking {
+		return join.Add(run.extent())
+	}
+	n := r.inBacking(run.off, run.n)
+	if n > 0 {
+		for e, err := range r.backing.Extents(run.off, n) {
+			if err != nil {
+				join.Fail(err)
+				return false
+			}
+			if !join.Add(e) {
+				return false
+			}
+		}
+	}
+	return join.Add(blockdev.Extent{Off: run.off + n, Len: run.n - n, Kind: blockdev.Hole})
 }
 
 var _ blockdev.Source = (*Reader)(nil)
