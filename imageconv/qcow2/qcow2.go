@@ -102,7 +102,10 @@ func Open(src io.ReaderAt, fileSize int64, o Options) (*Reader, error) {
 	if r.decompressor, err = newDecompressor(h.Compression); err != nil {
 		return nil, err
 	}
-	return r, r.openOthers(o)
+	if err := r.openOthers(o); err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 // openOthers opens the files that the image names, if that is allowed.
