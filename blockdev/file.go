@@ -64,6 +64,10 @@ func CreateFile(path string, size int64) (*File, error) {
 	return newFile(f, ReadWrite)
 }
 
+// FileOf makes a disk of an open file, which is the disk's from then on, also
+// when this fails.
+func FileOf(f *os.File, access Access) (*File, error) { return newFile(f, access) }
+
 func newFile(f *os.File, access Access) (*File, error) {
 	st, err := f.Stat()
 	if err != nil {

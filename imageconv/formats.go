@@ -110,17 +110,24 @@ func openRaw(im *Image, f blockdev.Source, _ Policy) error {
 }
 
 func openQCOW2(im *Image, f blockdev.Source, p Policy) error {
-	r, err := qcow2.Open(f, f.Size(), qcow2.Options{MaxSize: p.maxSize()})
+	o := qcow2.Options{MaxSize: p.maxSize(), Snapshot: p.Snapshot, Below: p.chain.below()}
+	r, err := qcow2.Open(f, f.Size(), im.named(p, o))
 	if err != nil {
 		return err
 	}
 	h := r.Header()
-	im.Source = r
+	im.Source, im.qcow2 = r, r
 	im.info.Version = h.Version
 	im.info.ClusterSize = h.ClusterSize()
 	im.info.Compression = h.Compression.String()
 	im.info.Features = h.Features
 	im.info.Snapshots = h.Snapshots
+	if h.Backing != nil {
+		im.info.BackingFile, im.info.BackingFormat = h.Backing.Name, h.Backing.Format
+	}
+	if h.DataFile != nil {
+		im.info.DataFile = h.DataFile.Name
+	}
 	return nil
 }
 

@@ -1,15 +1,19 @@
 // Package imageconv makes a disk of an image file: Detect tells the format by
 // content, Open makes it a blockdev.Source, and Copy expands that into a raw
 // disk. Each format has a folder of its own below this one; a format package
-// opens no files itself, and no name that stands in an image is ever opened.
+// opens no files itself, and no name that stands in an image is opened unless
+// its Policy says where.
 package imageconv
 
 import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
+	"os"
 
 	"github.com/containerdisk/containerdisk/blockdev"
+	"github.com/containerdisk/containerdisk/imageconv/qcow2"
 )
 
 // Policy says what an image may ask for. The zero value allows nothing that an
@@ -22,6 +26,16 @@ type Policy struct {
 	// Format is the image's format where it is known already, so that nothing
 	// is detected: of an image that a guest may have written it must be.
 	Format Format
+
+	// AllowDir is a directory within which a qcow2 image's backing file and
+	// external data file may be opened. "": none is opened at all.
+	AllowDir string
+
+	// Snapshot is the ID or the name of the internal snapshot to read; "":
+	// the active disk.
+	Snapshot string
+
+	chain *chain // of files, the image's own last
 }
 
 // DefaultMaxSize is the size in bytes above which an image is refused unless
@@ -43,6 +57,9 @@ type Image struct {
 	path  string
 	files []io.Closer // the image's own first
 	info  Info
+
+	qcow2 *qcow2.Reader  // or nil
+	data  *blockdev.File // the external data file, or nil
 }
 
 // Info is what there is to tell about an image without reading all of it.
@@ -55,7 +72,12 @@ type Info struct {
 	ClusterSize int64    `json:"clusterSize,omitempty"` // bytes; 0: the format has no clusters
 	Compression string   `json:"compression,omitempty"` // that compressed clusters have, if there are any
 	Features    []string `json:"features,omitempty"`    // by the names that qemu gives them
-	Snapshots   int      `json:"snapshots,omitempty"`   // kept in the image; what is read is the active disk
+	Snapshots   int      `json:"snapshots,omitempty"`   // kept in the image
+
+	// The files that the image names, in its own words.
+	BackingFile   string `json:"backingFile,omitempty"`
+	BackingFormat string `json:"backingFormat,omitempty"`
+	DataFile      string `json:"dataFile,omitempty"`
 }
 
 // Open opens the image at path, a regular file or a block device, for reading.
@@ -67,7 +89,14 @@ func Open(path string, p Policy) (*Image, error) {
 		return nil, err
 	}
 	im := &Image{path: path, files: []io.Closer{f}, info: Info{FileSize: f.Size()}}
-	if err := im.open(f, p); err != nil {
+	info, err := os.Stat(path)
+	if err == nil {
+		p.chain, err = (*chain)(nil).follow(path, info)
+	}
+	if err == nil {
+		err = im.open(f, p)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), im.Close())
 	}
 	return im, nil
@@ -88,6 +117,9 @@ func (im *Image) open(f blockdev.Source, p Policy) error {
 		return err
 	}
 	im.Format, im.info.Format = format, format
+	if p.Snapshot != "" && format != QCOW2 {
+		return openError(blockdev.KindUnsupported, fmt.Errorf("the format %s has no snapshots", format))
+	}
 	if err := r.open(im, f, p); err != nil {
 		return err
 	}
@@ -106,6 +138,14 @@ func (im *Image) open(f blockdev.Source, p Policy) error {
 
 // Info tells about the image.
 func (im *Image) Info() Info { return im.info }
+
+// Snapshots yields the internal snapshots that the image keeps.
+func (im *Image) Snapshots() iter.Seq2[qcow2.Snapshot, error] {
+	if im.qcow2 == nil {
+		return func(func(qcow2.Snapshot, error) bool) {}
+	}
+	return im.qcow2.Snapshots()
+}
 
 // ClusterSize is the unit in bytes in which the image is best read, or 0.
 func (im *Image) ClusterSize() int64 { return im.info.ClusterSize }

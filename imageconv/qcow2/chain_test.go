@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerdisk/containerdisk/blockdev"
 	"github.com/containerdisk/containerdisk/blockdev/blockdevtest"
+	"github.com/containerdisk/containerdisk/imageconv/imagetest"
 )
 
 // addExtension adds a header extension to an image from build.
@@ -98,7 +99,7 @@ func TestBackingRefused(t *testing.T) {
 		return nil, errFlaky
 	}
 	_, err := Open(bytes.NewReader(file), int64(len(file)), Options{MaxSize: 1 << 40, DataFile: never})
-	checkError(t, err, `the image has a backing file ("json:{\"driver\":\"nbd\"}")`)
+	imagetest.CheckError(t, err, `the image has a backing file ("json:{\"driver\":\"nbd\"}")`)
 	_, err = Open(bytes.NewReader(file), int64(len(file)), Options{MaxSize: 1 << 40, Backing: func(ref Reference) (blockdev.Source, error) {
 		if ref.Format != "" {
 			t.Errorf("format %q", ref.Format)
@@ -111,7 +112,7 @@ func TestBackingRefused(t *testing.T) {
 	// An image that is not in order is not worth opening another file for.
 	hdrCryptMethod.Put(file, 2)
 	_, err = Open(bytes.NewReader(file), int64(len(file)), Options{MaxSize: 1 << 40, Backing: never, DataFile: never})
-	checkError(t, err, "encrypted (LUKS)")
+	imagetest.CheckError(t, err, "encrypted (LUKS)")
 }
 
 // TestBackingFails: the error of the backing file comes through.
@@ -172,7 +173,7 @@ func TestDataFile(t *testing.T) {
 	})
 
 	_, err := Open(bytes.NewReader(file), int64(len(file)), Options{MaxSize: 1 << 40})
-	checkError(t, err, `the data is in an external data file ("disk.data")`)
+	imagetest.CheckError(t, err, `the data is in an external data file ("disk.data")`)
 
 	read := func() error {
 		r, err := open()
@@ -183,18 +184,19 @@ func TestDataFile(t *testing.T) {
 	}
 	entry := file[2<<bits+3*8:]
 	binary.BigEndian.PutUint64(entry, 4<<bits|entryCopied)
-	checkError(t, read(), "not where the disk has them")
+	imagetest.CheckError(t, read(), "not where the disk has them")
 	binary.BigEndian.PutUint64(entry, 3<<bits|entryCompressed)
-	checkError(t, read(), "a compressed cluster where the data is in an external data file")
+	imagetest.CheckError(t, read(), "a compressed cluster where the data is in an external data file")
 	binary.BigEndian.PutUint64(entry, 0)
 	data = data[:10<<bits]
-	checkError(t, read(), "not within the file's 40960 bytes")
+	imagetest.CheckError(t, read(), "not within the file's 40960 bytes")
 
 	options.Snapshot = "1"
 	_, err = open()
-	checkError(t, err, "a snapshot of an image whose data is in an external data file")
+	imagetest.CheckError(t, err, "a snapshot of an image whose data is in an external data file")
 	extLen.Put(file[112:], 0)
+	clear(file[112+extData:][:len("disk.data")])
 	options.Snapshot = ""
 	_, err = open()
-	checkError(t, err, "an external data file whose name has 0 bytes")
+	imagetest.CheckError(t, err, "an external data file whose name has 0 bytes")
 }

@@ -47,6 +47,9 @@ const (
 type Options struct {
 	// MaxSize is the largest disk in bytes that an image may hold.
 	MaxSize int64
+	// Below says that the image is read by way of another: it keeps less in
+	// memory.
+	Below bool
 	// Snapshot is the ID or the name of the internal snapshot to read; ""
 	// means the active disk.
 	Snapshot string
@@ -97,8 +100,12 @@ func Open(src io.ReaderAt, fileSize int64, o Options) (*Reader, error) {
 	if r.size > o.MaxSize {
 		return nil, unsupported("a disk of %d bytes, the limit is %d", r.size, o.MaxSize)
 	}
-	r.tables = newCache(tableMemory/int(r.geo.page), r.loadTable)
-	r.clusters = newCache(min(max(clusterMemory/int(r.geo.cluster), 2), maxCachedClusters), r.loadCluster)
+	tables, clusters := tableMemory, clusterMemory
+	if o.Below {
+		tables, clusters = tables/4, clusters/2
+	}
+	r.tables = newCache(tables/int(r.geo.page), r.loadTable)
+	r.clusters = newCache(min(max(clusters/int(r.geo.cluster), 2), maxCachedClusters), r.loadCluster)
 	if r.decompressor, err = newDecompressor(h.Compression); err != nil {
 		return nil, err
 	}
