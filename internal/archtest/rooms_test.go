@@ -41,6 +41,10 @@ var rooms = map[string]room{
 		ours:  []string{"blockdev", "imageconv/pages", "imageconv/runs", "internal/le"},
 		never: []string{"net", "os!"},
 	},
+	"imageconv/vhdx": {
+		ours:  []string{"blockdev", "imageconv/pages", "imageconv/runs", "internal/le"},
+		never: []string{"net", "os!"},
+	},
 	"imageconv/qed": {
 		ours:  []string{"blockdev", "imageconv/pages", "imageconv/runs", "internal/le"},
 		never: []string{"net", "os!"},
