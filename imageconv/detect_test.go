@@ -16,6 +16,8 @@ func place(size, off int, s string) []byte {
 	return b
 }
 
+func join(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
+
 const qcow2v3 = "QFI\xfb\x00\x00\x00\x03"
 
 // detected is a file and what Detect makes of it.
@@ -36,17 +38,23 @@ func detections() []detected {
 		{"one byte", []byte{0x1f}, Raw, ""},
 		{"zeros", make([]byte, 4096), Raw, ""},
 		{"boot sector", place(4096, 510, "\x55\xaa"), Raw, ""},
-		{"ISO 9660", place(40960, 0x8001, "CD001"), Raw, ""},
+		{"ISO 9660", place(40960, 0x8001, "CD001"), ISO, ""},
+		{"ISO 9660, cut", place(0x8001+4, 0x8001, "CD00"), Raw, ""},
+		{"ISO 9660, hybrid", join(place(512, 510, "\x55\xaa"), place(512, 0, "EFI PART"), place(40960-1024, 0x8001-1024, "CD001")), ISO, ""},
+		{"UDF", join(place(0x8801, 0x8001, "BEA01"), place(40960-0x8801, 0, "NSR03")), ISO, ""},
+		{"UDF, none follows", place(40960, 0x8001, "BEA01"), Raw, ""},
+		{"ISO 9660 and qcow2", join(place(0x8001, 0, qcow2v3), place(4096, 0, "CD001")), "", "several formats (qcow2, iso)"},
+		{"ISO 9660 and vhd", join(place(40960, 0x8001, "CD001"), place(512, 0, "conectix")), "", "several formats (vhd, iso)"},
 		{"magic elsewhere", place(4096, 512, qcow2v3), Raw, ""},
 		{"qed", place(1024, 0, "QED\x00"), QED, ""},
 		{"vmdk sparse", place(1024, 0, "KDMV"), "", "vmdk"},
 		{"vmdk ESX", place(1024, 0, "COWD"), "", "vmdk"},
 		{"vmdk descriptor", place(1024, 0, "# Disk DescriptorFile\n"), "", "vmdk"},
-		{"vhd dynamic", place(2048, 0, "conectix"), "", "vhd"},
-		{"vhd fixed", place(1024+512, 1024, "conectix"), "", "vhd"},
-		{"vhd fixed, odd footer", place(1024+511, 1024, "conectix"), "", "vhd"},
-		{"vhd, both ends", append(place(1024, 0, "conectix"), place(512, 0, "conectix")...), "", "vhd"},
-		{"vhdx", place(1024, 0, "vhdxfile"), "", "vhdx"},
+		{"vhd dynamic", place(2048, 0, "conectix"), VHD, ""},
+		{"vhd fixed", place(1024+512, 1024, "conectix"), VHD, ""},
+		{"vhd fixed, odd footer", place(1024+511, 1024, "conectix"), VHD, ""},
+		{"vhd, both ends", append(place(1024, 0, "conectix"), place(512, 0, "conectix")...), VHD, ""},
+		{"vhdx", place(1024, 0, "vhdxfile"), VHDX, ""},
 		{"vdi", place(1024, 64, "\x7f\x10\xda\xbe"), VDI, ""},
 		{"luks", place(1024, 0, "LUKS\xba\xbe\x00\x02"), "", "luks"},
 		{"gzip", place(100, 0, "\x1f\x8b\x08"), "", "gzip"},
@@ -89,16 +97,19 @@ func TestDetectShortFile(t *testing.T) {
 	}
 }
 
-// TestFormats: each format is one row, and only raw and qcow2 are ever served
-// from their file.
+// TestFormats: each format is one row, and only raw, qcow2 and discs are ever
+// served from their file.
 func TestFormats(t *testing.T) {
 	seen := map[Format]bool{}
 	for r := range readable() {
 		if seen[r.format] || r.open == nil || !r.format.Readable() {
 			t.Errorf("%q stands twice or cannot be opened", r.format)
 		}
+		if want := r.format == ISO; r.format.ReadOnly() != want {
+			t.Errorf("%q: read-only is %v, want %v", r.format, r.format.ReadOnly(), want)
+		}
 		seen[r.format] = true
-		if want := r.format == Raw || r.format == QCOW2; r.format.Live() != want {
+		if want := r.format == Raw || r.format == QCOW2 || r.format == ISO; r.format.Live() != want {
 			t.Errorf("%q: live is %v, want %v", r.format, r.format.Live(), want)
 		}
 	}

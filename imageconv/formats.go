@@ -18,6 +18,9 @@ const (
 	QCOW2 Format = "qcow2"
 	VDI   Format = "vdi"
 	QED   Format = "qed"
+	VHD   Format = "vhd" // QEMU: vpc
+	VHDX  Format = "vhdx"
+	ISO   Format = "iso" // QEMU: raw
 )
 
 // row is what there is to know about a format. A format that we do not know at
@@ -39,6 +42,8 @@ const (
 	populate use = iota
 	// live: a disk may be served from the file for as long as anybody likes.
 	live
+	// disc: as live, and it is never written to.
+	disc
 )
 
 // formats is the table of all formats but raw, which shows nothing. It is a
@@ -49,8 +54,9 @@ func formats() []row {
 		{"qcow (version 1)", at(0, "QFI\xfb\x00\x00\x00\x01"), nil, populate},
 		{QED, at(0, "QED\x00"), openQED, populate},
 		{"vmdk", anyOf(at(0, "KDMV"), at(0, "COWD"), at(0, "# Disk DescriptorFile")), nil, populate},
-		{"vhd", anyOf(at(0, "conectix"), fromEnd(512, "conectix"), fromEnd(511, "conectix")), nil, populate}, // 511: as Virtual PC wrote it before 2004
-		{"vhdx", at(0, "vhdxfile"), nil, populate},
+		{VHD, anyOf(at(0, "conectix"), fromEnd(512, "conectix"), fromEnd(511, "conectix")), openVHD, populate}, // 511: as Virtual PC wrote it before 2004
+		{VHDX, at(0, "vhdxfile"), openVHDX, populate},
+		{ISO, isISO, openRaw, disc},
 		{VDI, at(64, "\x7f\x10\xda\xbe"), openVDI, populate},
 		{"parallels", anyOf(at(0, "WithoutFreeSpace"), at(0, "WithouFreSpacExt")), nil, populate},
 		{"bochs", at(0, "Bochs Virtual HD Image"), nil, populate},
@@ -92,7 +98,14 @@ func (f Format) Readable() bool {
 // copied before its file may be let go.
 func (f Format) Live() bool {
 	r, err := f.row()
-	return err == nil && r.use == live
+	return err == nil && r.use != populate
+}
+
+// ReadOnly reports whether images of the format are discs, which nobody can
+// write to, and not disks.
+func (f Format) ReadOnly() bool {
+	r, err := f.row()
+	return err == nil && r.use == disc
 }
 
 func (f Format) row() (row, error) {

@@ -50,7 +50,7 @@ var rooms = map[string]room{
 		never: []string{"net", "os!"},
 	},
 	"imageconv": {
-		ours:  []string{"blockdev", "imageconv/qcow2", "imageconv/qed", "imageconv/vdi", "internal/be"},
+		ours:  []string{"blockdev", "imageconv/qcow2", "imageconv/qed", "imageconv/vdi", "imageconv/vhd", "imageconv/vhdx", "internal/be"},
 		never: []string{"net"},
 	},
 	"target/scsi": {
