@@ -53,6 +53,8 @@ var rooms = map[string]room{
 		ours:  []string{"blockdev", "imageconv/qcow2", "imageconv/qed", "imageconv/vdi", "imageconv/vhd", "imageconv/vhdx", "internal/be"},
 		never: []string{"net"},
 	},
+	// The overlay is given its base; which image that is it does not know.
+	"overlay": {ours: []string{"blockdev", "internal/be"}, never: []string{"net", "os!"}},
 	"target/scsi": {
 		ours:  []string{"blockdev", "internal/be"},
 		never: []string{"net", "os!"},

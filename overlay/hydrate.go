@@ -1,0 +1,397 @@
+package overlay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerdisk/containerdisk/blockdev"
+)
+
+// The hydrator copies what the base has and the store has not, until the disk
+// is its store.
+//
+//	survey   asks the base where it has data: that is the work, in pieces
+//	copy     workers take pieces, those near what the guest has just read first
+//	finish   what is absent now reads as zeros: it is marked present; all is
+//	         made durable, and published; the base and the map are let go
+//
+// A worker reads a piece from the base without any lock and then puts cluster
+// by cluster into the store, each under its lock and only if it is still
+// absent. So it never overwrites a guest's write, and a guest's write never
+// waits for more than the copying of its own clusters.
+
+const (
+	// pieceSize is what a worker takes at a time, bytes, unless a cluster of
+	// the base or of the disk is larger: as imageconv.Copy does, for it fits
+	// into a CPU's second level cache.
+	pieceSize = 256 << 10
+	// maxHydrators bounds the memory where there are very many CPUs.
+	maxHydrators = 16
+	// surveyStep is how many bytes of the base are looked at between two looks
+	// at the context.
+	surveyStep = 1 << 30
+	// checkpointEvery is how often what was copied is made durable, so that a
+	// loss of power does not undo all of it.
+	checkpointEvery = 30 * time.Second
+)
+
+// State is what the hydrator does.
+type State uint8
+
+const (
+	Off        State = iota // Hydrate is not running, and not all is copied
+	Hydrating               // copying
+	Paused                  // until Resume
+	NoSpace                 // waiting for room; the disk works as copy-on-write
+	Incomplete              // Hydrate has ended: parts of the base cannot be read
+	Complete                // the disk is its store
+)
+
+func (s State) String() string {
+	if int(s) < len(stateNames) {
+		return stateNames[s]
+	}
+	return fmt.Sprintf("State(%d)", uint8(s))
+}
+
+var stateNames = [...]string{"off", "hydrating", "paused", "no space", "incomplete", "complete"}
+
+// Progress is how far the hydrator is.
+type Progress struct {
+	State       State
+	Done, Total int64 // bytes of the base's data; Total is 0 until it is known
+}
+
+// hydrator is the part of a Disk that copies in the background.
+type hydrator struct {
+	d     *Disk
+	piece int64 // bytes, a multiple of a cluster, a power of two
+
+	running sync.Mutex         // held by Hydrate
+	ended   context.Context    // done when the disk is closed
+	end     context.CancelFunc // ends it
+
+	todo  set // pieces; nil before the survey
+	total atomic.Int64
+	done  atomic.Int64
+	state atomic.Uint32 // Off, Hydrating, NoSpace, Incomplete or Complete
+	bad   atomic.Int64  // clusters that could not be read
+
+	guest guest
+	pace  pace
+	gate  gate
+}
+
+func (h *hydrator) init(d *Disk) {
+	h.d = d
+	h.piece = max(pieceSize, d.clust)
+	if c, ok := d.base.src.(interface{ ClusterSize() int64 }); ok {
+		h.piece = max(h.piece, c.ClusterSize())
+	}
+	h.ended, h.end = context.WithCancel(context.Background())
+	h.pace.rate = d.opts.Rate
+	h.gate.init()
+}
+
+// stop ends Hydrate and waits until it has returned.
+func (h *hydrator) stop() {
+	h.end()
+	h.running.Lock()
+	h.running.Unlock() //nolint:staticcheck // SA2001: that it could be taken is what is waited for
+}
+
+// Progress tells how far Hydrate is.
+func (d *Disk) Progress() Progress {
+	h := &d.hydrator
+	p := Progress{State: State(h.state.Load()), Done: h.done.Load(), Total: h.total.Load()}
+	if p.State == Hydrating && h.gate.shut() {
+		p.State = Paused
+	}
+	return p
+}
+
+// Pause holds Hydrate up until Resume; the disk goes on.
+func (d *Disk) Pause()  { d.hydrator.gate.close() }
+func (d *Disk) Resume() { d.hydrator.gate.open() }
+
+// Hydrate copies everything that is not in the store yet, publishes the store,
+// and leaves the disk as that: then it returns nil. It ends early with an error
+// when ctx is done or the disk fails or is closed, and when the base cannot be
+// read somewhere: then all the rest is copied, the disk works on, and Hydrate
+// may be called again. Want of room ends it not: it waits.
+func (d *Disk) Hydrate(ctx context.Context) error {
+	if d.opts.Mode != Clone {
+		return fmt.Errorf("%s: the disk is not one that is copied", d.m.name)
+	}
+	h := &d.hydrator
+	h.running.Lock()
+	defer h.running.Unlock()
+	if d.plain.Load() {
+		return nil
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(h.ended, func() { cancel(opError("hydrate", 0, 0, blockdev.KindClosed, nil)) })()
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	h.state.Store(uint32(Hydrating))
+	err := h.run(ctx, cancel)
+	switch {
+	case err == nil:
+		h.state.Store(uint32(Complete))
+	case h.bad.Load() > 0 && ctx.Err() == nil:
+		h.state.Store(uint32(Incomplete))
+	default:
+		h.state.Store(uint32(Off))
+	}
+	return err
+}
+
+func (h *hydrator) run(ctx context.Context, cancel context.CancelCauseFunc) error {
+	if !h.d.m.Complete() {
+		if err := h.survey(ctx); err != nil {
+			return err
+		}
+		if err := h.copy(ctx, cancel); err != nil {
+			return err
+		}
+	}
+	return h.finish(ctx)
+}
+
+// survey finds the pieces in which the base has data that the store has not.
+func (h *hydrator) survey(ctx context.Context) error {
+	d := h.d
+	h.todo = newSet((d.size-1)/h.piece + 1)
+	h.bad.Store(0)
+	if !d.base.enter() {
+		return opError("hydrate", 0, 0, blockdev.KindClosed, nil)
+	}
+	defer d.base.leave()
+	l := list{hydrator: h}
+	for off := int64(0); off < d.base.size; off += surveyStep {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		for e, err := range d.base.src.Extents(off, min(surveyStep, d.base.size-off)) {
+			if err != nil {
+				return err
+			}
+			if !e.Kind.ReadsZero() {
+				l.add(e)
+			}
+		}
+	}
+	l.close()
+	h.done.Store(l.total - l.left)
+	h.total.Store(l.total)
+	return nil
+}
+
+// list makes the list of pieces of the extents that it is given in order. A
+// piece that is partly copied counts as not copied.
+type list struct {
+	*hydrator
+	total, left int64 // bytes of data: in all, in the pieces that are on the list
+
+	piece  int64 // the one that is being looked at
+	bytes  int64 // of data in it
+	absent bool  // some of it
+}
+
+func (l *list) add(e blockdev.Extent) {
+	for e.Len > 0 {
+		p := e.Off / l.hydrator.piece
+		if p != l.piece {
+			l.close()
+			l.piece = p
+		}
+		n := min(e.Len, (p+1)*l.hydrator.piece-e.Off)
+		l.bytes += n
+		l.absent = l.absent || !l.d.m.present.all(l.d.span(e.Off, n))
+		e.Off, e.Len = e.Off+n, e.Len-n
+	}
+}
+
+// close is called when all of a piece has been looked at.
+func (l *list) close() {
+	l.total += l.bytes
+	if l.absent {
+		l.left += l.bytes
+		l.todo.add(l.piece, 1)
+	}
+	l.bytes, l.absent = 0, false
+}
+
+// copy has workers copy the pieces. The first error that is not only the
+// base's stops them all.
+func (h *hydrator) copy(ctx context.Context, cancel context.CancelCauseFunc) error {
+	h.guest.watch(ctx)
+	var next atomic.Int64 // where the workers are that have no hint
+	var first baseError
+	var wg sync.WaitGroup
+	for i := range min(runtime.GOMAXPROCS(0), maxHydrators) {
+		wg.Go(func() {
+			w := worker{hydrator: h, index: i, buf: make([]byte, h.piece), bad: &first, next: &next}
+			if err := w.work(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	stop := h.checkpoints(ctx, cancel)
+	wg.Wait()
+	stop()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return first.get(h.bad.Load())
+}
+
+// checkpoints makes durable, from time to time, what was copied.
+func (h *hydrator) checkpoints(ctx context.Context, cancel context.CancelCauseFunc) (stop func()) {
+	ctx, end := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		t := time.NewTicker(checkpointEvery)
+		defer t.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-t.C:
+			}
+			if err := h.d.checkpoint(); err != nil && blockdev.KindOf(err) != blockdev.KindNoSpace {
+				cancel(err)
+			}
+		}
+	})
+	return func() { end(); wg.Wait() }
+}
+
+// checkpoint makes durable all that is present.
+func (d *Disk) checkpoint() error {
+	d.flushes.turn.Lock()
+	defer d.flushes.turn.Unlock()
+	if err := d.changeable("flush", 0, 0); err != nil {
+		return err
+	}
+	urgent := d.m.urgent.Swap(false)
+	err := d.commit()
+	if err != nil && urgent {
+		d.m.urgent.Store(true)
+	}
+	return err
+}
+
+// finish makes the disk its store. All of the base's data is in it.
+func (h *hydrator) finish(ctx context.Context) error {
+	if err := h.retry(ctx, h.markZeros); err != nil {
+		return err
+	}
+	if err := h.retry(ctx, h.d.checkpoint); err != nil {
+		return err
+	}
+	if h.d.opts.Finish != nil {
+		if err := h.retry(ctx, h.d.opts.Finish); err != nil {
+			return err
+		}
+	}
+	h.d.becomePlain()
+	return nil
+}
+
+// markZeros marks what is still absent: the base has zeros there, and so has
+// the store, unless the disk is soiled.
+func (h *hydrator) markZeros() error {
+	const step = 16 << 10 // clusters
+	d := h.d
+	for c := int64(0); c < d.m.clusters; {
+		n, present := d.m.present.run(c, min(c+step, d.m.clusters))
+		if !present {
+			if err := h.markZero(c, n); err != nil {
+				return err
+			}
+		}
+		c += n
+	}
+	return nil
+}
+
+func (h *hydrator) markZero(first, n int64) error {
+	d := h.d
+	if err := d.changeable("zero", d.start(first), n<<d.shift); err != nil {
+		return err
+	}
+	l := d.locks.lock(first, first+n-1)
+	defer d.locks.unlock(l)
+	for end := first + n; first < end; {
+		n, present := d.m.present.run(first, end)
+		if !present && d.soiled.Load() {
+			off := d.start(first)
+			if err := d.store.Zero(off, d.end(first+n-1)-off, blockdev.ZeroMayUnmap); err != nil {
+				return err
+			}
+		}
+		if !present {
+			if err := d.markAbsent(first, n, fromBase); err != nil {
+				return err
+			}
+		}
+		first += n
+	}
+	return nil
+}
+
+// becomePlain lets the base and the map go.
+func (d *Disk) becomePlain() {
+	d.flushes.turn.Lock()
+	defer d.flushes.turn.Unlock()
+	d.plain.Store(true)
+	d.base.drop()
+	if err := d.m.Close(); err != nil {
+		d.opts.Log.Warn("closing the cluster map, which is not needed any more", "error", err)
+	}
+}
+
+// spaceRetry is how long the hydrator waits before it looks again whether there
+// is room.
+const spaceRetry = 3 * time.Second
+
+// retry repeats do as long as there is no room for it.
+func (h *hydrator) retry(ctx context.Context, do func() error) error {
+	for {
+		err := do()
+		if err == nil || blockdev.KindOf(err) != blockdev.KindNoSpace || errors.As(err, new(*fatalError)) {
+			return err
+		}
+		h.noSpace(err)
+		if !sleep(ctx, spaceRetry) {
+			return context.Cause(ctx)
+		}
+		h.state.Store(uint32(Hydrating))
+	}
+}
+
+func (h *hydrator) noSpace(err error) {
+	if State(h.state.Swap(uint32(NoSpace))) != NoSpace {
+		h.d.opts.Log.Warn("no room to copy more of the image; the disk goes on without", "error", err)
+	}
+}
+
+// sleep waits for t. It reports false when ctx ended that.
+func sleep(ctx context.Context, t time.Duration) bool {
+	timer := time.NewTimer(t)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
