@@ -43,6 +43,7 @@ type Server struct {
 	clients *Clients
 	iscsi   *iscsi.Server
 	nbd     *nbd.Server
+	units   []*scsi.LUN
 	disks   []flusher
 }
 
@@ -54,6 +55,7 @@ func New(o Options) *Server {
 	s := &Server{clients: NewClients(o.Mode)}
 	if i := o.ISCSI; i != nil {
 		for _, l := range i.LUNs {
+			s.units = append(s.units, l)
 			s.disks = append(s.disks, l)
 		}
 		s.iscsi = iscsi.New(iscsi.Options{
@@ -169,7 +171,11 @@ func (s *Server) wires() []wire {
 	return all
 }
 
+// flush ends what the logical units do by themselves, and flushes the disks.
 func (s *Server) flush() error {
+	for _, l := range s.units {
+		l.Close()
+	}
 	var errs []error
 	for i, d := range s.disks {
 		if err := d.Flush(); err != nil {

@@ -27,7 +27,7 @@ func (c *conn) taskRequest(h taskRequest) {
 	case tmfWarmReset:
 		c.manage(itt, n.TargetReset, nil)
 	case tmfColdReset: // a power-on: no connection outlives it, §11.5.1
-		c.manage(itt, n.TargetReset, c.srv.hangUp)
+		c.manage(itt, n.ColdReset, c.srv.hangUp)
 	case tmfTaskReassign:
 		c.taskResponse(itt, tmfReassignNotGiven)
 	case tmfClearACA: // NACA is refused, so there is never one

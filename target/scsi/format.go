@@ -1,18 +1,11 @@
 package scsi
 
-import (
-	"math"
-
-	"github.com/containerdisk/containerdisk/blockdev"
-	"github.com/containerdisk/containerdisk/internal/be"
-)
+import "github.com/containerdisk/containerdisk/internal/be"
 
 // FORMAT UNIT, SBC. A format fills the disk with the initialization pattern,
 // which is zeros if the initiator gives none, and gives the space back where
 // that can be. It changes neither the block size nor the number of blocks, and
-// knows no defects and no protection information. IMMED may be ignored: the
-// status comes when the format is done, and until then every other command is
-// told so.
+// knows no defects and no protection information.
 const (
 	formatFlags     = 1
 	formatProtect   = 0xc0 // FMTPINFO
@@ -30,6 +23,7 @@ const (
 	formatLongDefects  be.U32 = 4
 
 	formatFOV       = 0x80
+	formatImmed     = 0x02
 	formatNeedsFOV  = 0x78 // DPRY, DCRT, STPF, IP
 	formatIP        = 0x08
 	maskFormatUsage = 0x07
@@ -47,7 +41,6 @@ const (
 // CDB does not say how long it is.
 func (t *Task) beginFormat() error {
 	flags := t.cdb[formatFlags]
-	t.force = true // what is formatted stays so
 	switch {
 	case flags&formatProtect != 0:
 		return invalidCDB(formatFlags, 7)
@@ -60,71 +53,48 @@ func (t *Task) beginFormat() error {
 }
 
 func (t *Task) format() error {
-	pattern, err := t.formatPattern()
+	pattern, immed, err := t.formatPattern()
 	if err != nil {
 		return err
 	}
-	if !t.lun.formatting.CompareAndSwap(false, true) {
-		return t.lun.errFormatting()
+	o, err := t.lun.beginOperation(operationPlan{Pattern: pattern})
+	if err != nil || immed {
+		return err
 	}
-	defer t.lun.formatting.Store(false)
-	t.lun.formatted.Store(0)
-	if pattern != nil {
-		same := repeat(pattern, step)
-		return t.formatSteps(int64(len(same)), func(off, n int64) error { return t.store(same[:n], off, mayWait) })
-	}
-	mode := blockdev.ZeroKeepAllocated
-	if t.lun.thin() {
-		mode = blockdev.ZeroMayUnmap
-	}
-	return t.formatSteps(zeroStep, func(off, n int64) error { return t.zero(off, n, mode) })
-}
-
-// formatSteps is inSteps for the whole disk, with progress.
-func (t *Task) formatSteps(size int64, f func(off, n int64) error) error {
-	all := t.lun.offset(t.lun.blocks)
-	return t.inSteps(0, all, size, func(off, n int64) error {
-		t.lun.formatted.Store(uint32(float64(off) / float64(all) * math.MaxUint16))
-		return f(off, n)
-	})
-}
-
-// errFormatting is what other commands are told, with the part of 65536 that
-// is done.
-func (l *LUN) errFormatting() fault {
-	return fault{key: keyNotReady, code: codeFormatting,
-		field: field{set: true, progress: true, byte: uint16(l.formatted.Load())}}
+	return t.await(o)
 }
 
 // formatPattern checks the parameter list and returns the block that the disk
-// is to be filled with, or nil for zeros.
-func (t *Task) formatPattern() ([]byte, error) {
+// is to be filled with, or nil for zeros, and IMMED.
+func (t *Task) formatPattern() (pattern []byte, immed bool, err error) {
 	if t.cdb[formatFlags]&formatData == 0 {
-		return nil, nil
+		return nil, false, nil
 	}
 	list, header := t.data, formatHeaderShort
 	if t.cdb[formatFlags]&formatLongList != 0 {
 		header = formatHeaderLong
 	}
 	if len(list) < header {
-		return nil, errListLength
+		return nil, false, errListLength
 	}
 	options := list[formatOptions]
+	immed = options&formatImmed != 0
 	switch {
 	case list[formatUsage]&maskFormatUsage != 0:
-		return nil, invalidList(formatUsage, 2)
+		return nil, false, invalidList(formatUsage, 2)
 	case options&formatFOV == 0 && options&formatNeedsFOV != 0:
-		return nil, invalidList(formatOptions, 6)
+		return nil, false, invalidList(formatOptions, 6)
 	case header == formatHeaderShort && formatShortDefects.Get(list) != 0:
-		return nil, invalidList(int(formatShortDefects), wholeByte)
+		return nil, false, invalidList(int(formatShortDefects), wholeByte)
 	case header == formatHeaderLong && list[formatInterval] != 0:
-		return nil, invalidList(formatInterval, wholeByte)
+		return nil, false, invalidList(formatInterval, wholeByte)
 	case header == formatHeaderLong && formatLongDefects.Get(list) != 0:
-		return nil, invalidList(int(formatLongDefects), wholeByte)
+		return nil, false, invalidList(int(formatLongDefects), wholeByte)
 	case options&formatIP == 0:
-		return nil, nil
+		return nil, immed, nil
 	}
-	return t.initializationPattern(list[header:], header)
+	pattern, err = t.initializationPattern(list[header:], header)
+	return pattern, immed, err
 }
 
 // initializationPattern decodes the descriptor that begins d, at an offset of
@@ -146,9 +116,14 @@ func (t *Task) initializationPattern(d []byte, at int) ([]byte, error) {
 	case len(d) < patternHeader+n:
 		return nil, errListLength
 	}
-	block := make([]byte, t.lun.blockSize())
-	for i := 0; i < len(block); i += n {
-		copy(block[i:], d[patternHeader:][:n])
+	return t.lun.patternBlock(d[patternHeader:][:n]), nil
+}
+
+// patternBlock is a block filled with a pattern, the last of which may be cut.
+func (l *LUN) patternBlock(pattern []byte) []byte {
+	block := make([]byte, l.blockSize())
+	for i := 0; i < len(block); i += len(pattern) {
+		copy(block[i:], pattern)
 	}
-	return block, nil
+	return block
 }

@@ -33,6 +33,7 @@ func FuzzCDB(f *testing.F) {
 			t.Errorf("% x: %d bytes in, %d bytes out", c[:], in, out)
 		}
 		checkEnd(t, c, r)
+		x.settle()
 		// The harness itself keeps what is read.
 		if used := after.TotalAlloc - before.TotalAlloc; used > maxList*8+4*uint64(len(r.in)+len(out)) {
 			t.Errorf("% x: %d bytes allocated for %d in, %d out", c[:], used, len(r.in), len(out))

@@ -20,8 +20,8 @@ func (t *Task) gate() error {
 	if err := t.checkReservations(); err != nil {
 		return err
 	}
-	if row.flags&passesAttention == 0 && t.lun.formatting.Load() {
-		return t.lun.errFormatting()
+	if err := t.lun.back.operation.Load().refusal(row.flags); err != nil {
+		return err
 	}
 	if row.flags&medium != 0 && t.lun.stopped.Load() {
 		return errNeedsStart

@@ -67,6 +67,7 @@ func TestResetIsToldToAll(t *testing.T) {
 	}{
 		{"LOGICAL UNIT RESET", func(n *Nexus) FunctionResponse { return n.LogicalUnitReset(lun1) }, "06/29/03"},
 		{"TARGET RESET", (*Nexus).TargetReset, "06/29/02"},
+		{"TARGET COLD RESET", (*Nexus).ColdReset, "06/29/00"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			x := newBench(t, nil)

@@ -39,6 +39,8 @@ func newBench(t testing.TB, change func(*testDisk, *LUNOptions)) *bench {
 		change(d, &o)
 	}
 	l := NewLUN(d, o)
+	l.back.least = 0
+	t.Cleanup(l.Close)
 	target := NewTarget(testName, map[uint64]*LUN{1: l})
 	x := &bench{disk: d, lun: l, target: target, a: target.NewNexus(firstClient), b: target.NewNexus(otherClient)}
 	for _, n := range []*Nexus{x.a, x.b} {
@@ -131,6 +133,13 @@ func runOut(t *Task, out []byte, piece int) {
 		if err != nil {
 			return
 		}
+	}
+}
+
+// settle waits for the operation that runs, if any.
+func (x *bench) settle() {
+	if o := x.lun.back.operation.Load(); o != nil {
+		<-o.done
 	}
 }
 

@@ -80,7 +80,10 @@ func (t *Task) statusRuns(lba uint64, want int) ([]statusRun, error) {
 // addExtent appends the blocks of the next extent to the runs from lba on. A
 // block that is in several extents is mapped if one of them is data.
 func (l *LUN) addExtent(runs []statusRun, lba uint64, e blockdev.Extent) []statusRun {
-	status := statusOf(e.Kind)
+	status := statusMapped // every block of a fully provisioned disk is
+	if l.thin() {
+		status = statusOf(e.Kind)
+	}
 	first := uint64(e.Off) >> l.shift
 	end := uint64(e.End()+int64(l.blockSize())-1) >> l.shift
 	if first < lba { // cannot be: extents are clipped

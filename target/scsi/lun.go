@@ -59,8 +59,7 @@ type LUN struct {
 	stopped atomic.Bool           // by START STOP UNIT
 	holder  atomic.Pointer[Nexus] // who made RESERVE (6)
 
-	formatting atomic.Bool   // by FORMAT UNIT
-	formatted  atomic.Uint32 // how far it is, of 65536
+	back background
 
 	reserved atomic.Pointer[reservations] // persistent ones; never nil
 	changing sync.Mutex                   // held while reserved or saved change, and while holder becomes somebody
@@ -104,6 +103,7 @@ func NewLUN(dev blockdev.Device, o LUNOptions) *LUN {
 	l.mode.Store(l.saved.Load())
 	l.dirty.Store(!l.caps.ReadOnly) // whoever had the disk before us may have written
 	l.table = newTable(l.provisioning())
+	l.back.stop, l.back.least = make(chan struct{}), overwriteTime
 	return l
 }
 
@@ -115,7 +115,13 @@ func (l *LUN) provisioning() provisioning {
 	return fullyProvisioned
 }
 
-func (l *LUN) thin() bool { return l.provisioning() == hasThin }
+// unmaps reports whether blocks can be given back.
+func (l *LUN) unmaps() bool { return l.provisioning() == hasThin }
+
+// thin reports whether there may be blocks without space behind them. A
+// write-protected disk has them too, and who copies it wants to know: it need
+// not read them.
+func (l *LUN) thin() bool { return l.unmaps() || l.caps.ReadOnly }
 
 // Stats returns the counters.
 func (l *LUN) Stats() Stats {
@@ -237,6 +243,21 @@ func (l *LUN) reset(why senseCode, by *itl) {
 	for _, i := range all {
 		i.raise(why)
 	}
+}
+
+// powerOn is SAM "Power on", for the sake of one nexus: a reset after which
+// there are no persistent reservations but those for which an initiator asked
+// that (APTPL), and PRGENERATION begins anew.
+func (l *LUN) powerOn(by *itl) {
+	l.reset(codePowerOn, by)
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	r := reservations{}
+	if was := l.reserved.Load(); was.persist {
+		r = *was
+		r.generation = 0
+	}
+	l.reserved.Store(&r)
 }
 
 // release gives back what n reserved by RESERVE (6), if anything.

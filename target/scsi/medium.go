@@ -30,11 +30,20 @@ func (t *Task) enter(w patience) error {
 	} else if !t.itl.gate.TryRLock() {
 		return ErrWouldBlock
 	}
-	if !t.current() {
+	if err := t.mayTouch(); err != nil {
 		t.itl.gate.RUnlock()
-		return errAborted
+		return err
 	}
 	return nil
+}
+
+// mayTouch refuses what comes too late: the task is aborted, or an operation on
+// the whole disk has begun since it was let in.
+func (t *Task) mayTouch() error {
+	if !t.current() {
+		return errAborted
+	}
+	return t.lun.back.operation.Load().refusal(0)
 }
 
 func (t *Task) exit() { t.itl.gate.RUnlock() }
@@ -42,9 +51,9 @@ func (t *Task) exit() { t.itl.gate.RUnlock() }
 // enterAlone is enter for what must not meet any other piece.
 func (t *Task) enterAlone() error {
 	t.lun.lockAll()
-	if !t.current() {
+	if err := t.mayTouch(); err != nil {
 		t.lun.unlockAll()
-		return errAborted
+		return err
 	}
 	return nil
 }

@@ -150,7 +150,7 @@ func (l *LUN) saveModes(which, wanted modeBits) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
 	next := modeBits(l.saved.Load())&^which | wanted
-	if err := l.save(l.reserved.Load(), next); err != nil {
+	if err := l.save(l.reserved.Load(), next, l.pending()); err != nil {
 		return err
 	}
 	l.saved.Store(uint32(next))

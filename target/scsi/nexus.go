@@ -133,6 +133,12 @@ func (n *Nexus) TargetReset() FunctionResponse {
 	return FunctionComplete
 }
 
+// ColdReset is TARGET COLD RESET: every logical unit is as after a power on.
+func (n *Nexus) ColdReset() FunctionResponse {
+	n.all(func(i *itl) { i.lun.powerOn(i) })
+	return FunctionComplete
+}
+
 // abort ends the tasks of the I_T_L nexus and returns when the last piece of
 // theirs has left the disk.
 func (i *itl) abort() {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 
 	"github.com/containerdisk/containerdisk/blockdev"
@@ -306,6 +307,7 @@ func TestReserve6AndPersistent(t *testing.T) {
 
 // testStore is a Store in memory.
 type testStore struct {
+	mu    sync.Mutex
 	b     []byte
 	fail  error
 	saves int
@@ -313,6 +315,8 @@ type testStore struct {
 
 func (s *testStore) Load() ([]byte, error) { return s.b, s.fail }
 func (s *testStore) Save(b []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.fail != nil {
 		return s.fail
 	}
@@ -324,12 +328,15 @@ func (s *testStore) Save(b []byte) error {
 // restart is a new bench with the disk's reservations from before.
 func restart(t *testing.T, s *testStore) *bench {
 	t.Helper()
-	l := NewLUN(newTestDisk(testBlocks), LUNOptions{Identity: testIdentity(), Store: s})
+	d := newTestDisk(testBlocks)
+	l := NewLUN(d, LUNOptions{Identity: testIdentity(), Store: s})
+	l.back.least = 0
+	t.Cleanup(l.Close)
 	if err := l.Restore(); err != nil {
 		t.Fatal(err)
 	}
 	target := NewTarget(testName, map[uint64]*LUN{1: l})
-	x := &bench{lun: l, target: target, a: target.NewNexus(firstClient), b: target.NewNexus(otherClient)}
+	x := &bench{disk: d, lun: l, target: target, a: target.NewNexus(firstClient), b: target.NewNexus(otherClient)}
 	do(x.a, lun1, tur, nil)
 	do(x.b, lun1, tur, nil)
 	return x
@@ -381,6 +388,32 @@ func TestPersistThroughPowerLoss(t *testing.T) {
 	x = restart(t, s)
 	if r := x.lun.reserved.Load(); len(r.registered) != 0 || r.kind != 0 || r.persist {
 		t.Errorf("after a restart without APTPL: %+v", r)
+	}
+}
+
+// A power on ends persistent reservations unless APTPL was asked for, and
+// begins PRGENERATION anew; it does so at a running target as well.
+func TestColdResetEndsReservations(t *testing.T) {
+	for _, aptpl := range []bool{false, true} {
+		t.Run(fmt.Sprintf("APTPL %v", aptpl), func(t *testing.T) {
+			x := newBench(t, func(_ *testDisk, o *LUNOptions) { o.Store = &testStore{} })
+			flags, want := byte(0), "good"
+			if aptpl {
+				flags, want = flagAPTPL, "RESERVATION CONFLICT"
+			}
+			c, list := prout(0, 0, 0, keyA, flags)
+			x.want(t, "good", c, list)
+			wantPR(t, x.a, "good", 1, exclusiveAccess, keyA, 0)
+			x.b.LogicalUnitReset(lun1) // is none
+			wantFrom(t, x.b, "06/29/03", tur, nil)
+			wantFrom(t, x.b, "RESERVATION CONFLICT", read0, nil)
+			x.b.ColdReset()
+			wantFrom(t, x.b, "06/29/00", tur, nil)
+			wantFrom(t, x.b, want, read0, nil)
+			if r := x.lun.reserved.Load(); r.generation != 0 || r.persist != aptpl || (len(r.registered) == 1) != aptpl {
+				t.Errorf("%+v", r)
+			}
+		})
 	}
 }
 

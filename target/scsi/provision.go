@@ -99,7 +99,7 @@ func (t *Task) beginWriteSame() error {
 	switch {
 	case t.x.flags&writeSameAnchor != 0: // ANC_SUP is 0
 		return invalidCDB(cdbFlags, 4)
-	case t.x.flags&writeSameUnmap != 0 && !t.lun.thin(): // LBPWS is 0
+	case t.x.flags&writeSameUnmap != 0 && !t.lun.unmaps(): // LBPWS is 0
 		return invalidCDB(cdbFlags, 3)
 	case t.x.blocks == 0:
 		// WSNZ is 1. To some this would mean "up to the end of the disk",

@@ -197,7 +197,7 @@ func (l *LUN) changeReservations(by string, f func(*change) error) ([]*itl, erro
 		return nil, err
 	}
 	if old.persist || c.persist {
-		if err := l.save(&c.reservations, modeBits(l.saved.Load())); err != nil {
+		if err := l.save(&c.reservations, modeBits(l.saved.Load()), l.pending()); err != nil {
 			return nil, errInternal
 		}
 	}

@@ -31,6 +31,7 @@ const (
 	codeNone                   senseCode = 0x0000
 	codeNeedsStart             senseCode = 0x0402 // INITIALIZING COMMAND REQUIRED
 	codeFormatting             senseCode = 0x0404 // FORMAT IN PROGRESS
+	codeSanitizing             senseCode = 0x041b // SANITIZE IN PROGRESS
 	codeWriteError             senseCode = 0x0c00
 	codeInvalidInformation     senseCode = 0x0e03 // INVALID FIELD IN COMMAND INFORMATION UNIT
 	codeReadError              senseCode = 0x1100 // UNRECOVERED READ ERROR
@@ -52,6 +53,7 @@ const (
 	codeReservationsReleased   senseCode = 0x2a04
 	codeRegistrationsPreempted senseCode = 0x2a05
 	codeCommandsCleared        senseCode = 0x2f00 // COMMANDS CLEARED BY ANOTHER INITIATOR
+	codeSanitizeFailed         senseCode = 0x3103 // SANITIZE COMMAND FAILED
 	codeSavingNotSupported     senseCode = 0x3900
 	codeUnitFailure            senseCode = 0x3e01 // LOGICAL UNIT FAILURE
 	codeNoRegistrations        senseCode = 0x5504 // INSUFFICIENT REGISTRATION RESOURCES
@@ -114,6 +116,7 @@ var (
 	errNoRegistrations = fault{key: keyIllegalRequest, code: codeNoRegistrations}
 	errProtected       = fault{key: keyDataProtect, code: codeWriteProtected}
 	errInternal        = fault{key: keyHardwareError, code: codeInternalFailure}
+	errSanitizeFailed  = fault{key: keyMediumError, code: codeSanitizeFailed}
 	errNeedsStart      = fault{key: keyNotReady, code: codeNeedsStart}
 )
 

@@ -29,6 +29,7 @@ type memory struct {
 	DescriptorSense bool            `json:"dSense,omitempty"`
 	WriteThrough    bool            `json:"writeThrough,omitempty"`
 	TAS             bool            `json:"tas,omitempty"`
+	Operation       *operationPlan  `json:"operation,omitempty"`
 }
 
 type memoryNexus struct {
@@ -56,7 +57,10 @@ func (l *LUN) Restore() error {
 	if len(b) == 0 {
 		return nil
 	}
-	r, modes, err := parseMemory(b)
+	r, modes, plan, err := parseMemory(b)
+	if err == nil {
+		err = l.resume(plan)
+	}
 	if err != nil {
 		return fmt.Errorf("saved state of the logical unit: %w", err)
 	}
@@ -66,14 +70,48 @@ func (l *LUN) Restore() error {
 	return nil
 }
 
+// resume goes on with the operation that ran when the state was saved.
+func (l *LUN) resume(plan *operationPlan) error {
+	switch {
+	case plan == nil:
+		return nil
+	case plan.Failed && !plan.Sanitize, plan.Passes < 0 || plan.Passes > maskOverwriteCount:
+		return fmt.Errorf("operation %+v", *plan)
+	case plan.Pattern != nil && len(plan.Pattern) != l.blockSize():
+		return fmt.Errorf("operation with a pattern of %d bytes, and blocks of %d", len(plan.Pattern), l.blockSize())
+	case l.caps.ReadOnly:
+		return fmt.Errorf("SANITIZE or FORMAT UNIT was going on: the disk must not be write-protected until it is over")
+	case !plan.Failed:
+		l.runOperation(*plan)
+		return nil
+	}
+	o := &operation{plan: *plan, busy: codeSanitizing, done: make(chan struct{}), err: errSanitizeFailed}
+	o.failed.Store(true)
+	close(o.done)
+	l.back.operation.Store(o)
+	return nil
+}
+
+// pending is the operation to be remembered: one that runs or has failed.
+func (l *LUN) pending() *operationPlan {
+	o := l.back.operation.Load()
+	if o == nil {
+		return nil
+	}
+	plan := o.plan
+	plan.Failed = o.failed.Load()
+	return &plan
+}
+
 // save saves the state; LUN.changing is held.
-func (l *LUN) save(r *reservations, modes modeBits) error {
+func (l *LUN) save(r *reservations, modes modeBits, plan *operationPlan) error {
 	m := memory{
 		Version:         memoryVersion,
 		SWP:             modes&modeSWP != 0,
 		DescriptorSense: modes&modeDescriptorSense != 0,
 		WriteThrough:    modes&modeWriteThrough != 0,
 		TAS:             modes&modeTAS != 0,
+		Operation:       plan,
 	}
 	if r.persist {
 		m.Type, m.Holder = r.kind, r.holder
@@ -89,24 +127,24 @@ func (l *LUN) save(r *reservations, modes modeBits) error {
 }
 
 // parseMemory reads saved state and checks that it is one that can be.
-func parseMemory(b []byte) (*reservations, modeBits, error) {
+func parseMemory(b []byte) (*reservations, modeBits, *operationPlan, error) {
 	if len(b) > maxMemory {
-		return nil, 0, fmt.Errorf("%d bytes, limit %d", len(b), maxMemory)
+		return nil, 0, nil, fmt.Errorf("%d bytes, limit %d", len(b), maxMemory)
 	}
 	m := memory{}
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&m); err != nil {
-		return nil, 0, err
+		return nil, 0, nil, err
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, 0, fmt.Errorf("more than one value")
+		return nil, 0, nil, fmt.Errorf("more than one value")
 	}
 	if m.Version != memoryVersion {
-		return nil, 0, fmt.Errorf("version %d, want %d", m.Version, memoryVersion)
+		return nil, 0, nil, fmt.Errorf("version %d, want %d", m.Version, memoryVersion)
 	}
 	r, err := m.reservations()
-	return r, m.modes(), err
+	return r, m.modes(), m.Operation, err
 }
 
 func (m *memory) modes() (bits modeBits) {

@@ -44,6 +44,7 @@ const (
 	medium                              // needs a unit that is not stopped
 	passesAttention                     // goes on with a unit attention pending
 	passesReservation                   // goes on under another's reservation
+	passesFailure                       // goes on after a SANITIZE that failed
 	needsThin                           // exists only where blocks can be given back
 	readsData                           // data-in is user data, and counted
 	writesData                          // data-out is user data, and counted
@@ -63,6 +64,9 @@ const (
 	readRow   = medium | readsData
 	writeRow  = medium | writesData | modifies
 	changeRow = medium | modifies
+	// FORMAT UNIT and SANITIZE are for a disk that is stopped, too: the
+	// operation needs no START.
+	sanitizeRow = modifies | passesFailure
 )
 
 // rows are the commands, in the order of their operation codes. CDB usage: in
@@ -124,6 +128,12 @@ func rows10() []command {
 			"\xfe\xff\xff\xff\xff\x00\xff\xff\x04", (*CDB).transfer10, (*Task).beginWriteSame10, nil, nil, (*Task).writeSame},
 		{0x42, noAction, "UNMAP", changeRow | needsThin, conflictAll,
 			"\x01\x00\x00\x00\x00\x00\xff\xff\x04", nil, (*Task).beginUnmap, nil, nil, (*Task).unmap},
+		{0x48, 0x01, "SANITIZE, OVERWRITE", sanitizeRow, conflictAll,
+			"\xff\xff\xff\xff\xff\xff\xff\xff\x04", nil, (*Task).beginOverwrite, nil, nil, (*Task).overwrite},
+		{0x48, 0x02, "SANITIZE, BLOCK ERASE", sanitizeRow | needsThin, conflictAll,
+			"\xff\xff\xff\xff\xff\xff\xff\xff\x04", nil, (*Task).beginSanitize, nil, nil, (*Task).blockErase},
+		{0x48, 0x1f, "SANITIZE, EXIT FAILURE MODE", passesFailure, conflictAll,
+			"\xff\xff\xff\xff\xff\xff\xff\xff\x04", nil, (*Task).beginSanitize, nil, nil, (*Task).exitFailureMode},
 		{0x4d, noAction, "LOG SENSE", passesReservation, conflictNone,
 			"\x03\xff\xff\x00\xff\xff\xff\xff\x04", nil, (*Task).logSense, nil, nil, nil},
 		{0x55, noAction, "MODE SELECT (10)", 0, conflictAll,
@@ -184,7 +194,7 @@ func rows16() []command {
 			"\xf9\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x04", (*CDB).transfer16, (*Task).beginWriteSame16, nil, nil, (*Task).writeSame},
 		{0x9e, 0x10, "READ CAPACITY (16)", 0, conflictNone,
 			"\x1f\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x04", nil, (*Task).readCapacity16, nil, nil, nil},
-		{0x9e, 0x12, "GET LBA STATUS", medium | needsThin, conflictRead,
+		{0x9e, 0x12, "GET LBA STATUS", medium, conflictRead,
 			"\x1f\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x04", nil, (*Task).lbaStatus, nil, nil, nil},
 	}
 }

@@ -18,8 +18,8 @@ func (t *Task) requestSense() error {
 	f := fault{}
 	if code, ok := t.itl.take(); ok {
 		f = fault{key: keyUnitAttention, code: code}
-	} else if t.lun.formatting.Load() {
-		f = t.lun.errFormatting()
+	} else if o := t.lun.back.operation.Load(); o != nil {
+		f = o.condition()
 	} else if t.lun.stopped.Load() {
 		f = errNeedsStart
 	}

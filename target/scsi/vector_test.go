@@ -49,6 +49,7 @@ func TestVectors(t *testing.T) {
 			x := newBench(t, vectorDisk(t, disk))
 			for _, v := range vectors {
 				v.check(t, do(x.a, v.lun, &v.cdb, v.out))
+				x.settle() // what IMMED leaves running
 			}
 		})
 	}

@@ -186,7 +186,7 @@ func (l *LUN) blockLimits(b []byte) []byte {
 	b = binary.BigEndian.AppendUint32(b, maxTransferBlocks)
 	b = binary.BigEndian.AppendUint32(b, l.inBlocks(optimalTransfer))
 	b = binary.BigEndian.AppendUint32(b, 0) // MAXIMUM PREFETCH LENGTH: not limited
-	if l.thin() {
+	if l.unmaps() {
 		b = binary.BigEndian.AppendUint32(b, maxUnmapBlocks)
 		b = binary.BigEndian.AppendUint32(b, maxUnmapDescriptors)
 		b = binary.BigEndian.AppendUint32(b, max(1, l.inBlocks(int64(l.caps.Granularity))))
@@ -202,15 +202,24 @@ func (l *LUN) blockLimits(b []byte) []byte {
 
 // SBC "Block Device Characteristics VPD page".
 func (l *LUN) blockCharacteristics(b []byte) []byte {
+	start, afterErase := len(b), byte(0)
+	if l.unmaps() {
+		afterErase = 0x40 // WABEREQ 01b: after BLOCK ERASE reads succeed
+	}
 	b = binary.BigEndian.AppendUint16(b, 1) // MEDIUM ROTATION RATE: does not rotate
-	return append(b, make([]byte, 0x3c-2)...)
+	b = append(b, 0, afterErase,
+		0x02) // FUAB: SYNCHRONIZE CACHE and FUA reach the medium; VBULS 0
+	return append(b, make([]byte, 0x3c-(len(b)-start))...)
 }
 
 // SBC "Logical Block Provisioning VPD page".
 func (l *LUN) blockProvisioning(b []byte) []byte {
 	flags, kind := byte(0), byte(0)
 	if l.thin() {
-		flags, kind = 0xe0, 0x02 // LBPU, LBPWS, LBPWS10; thin provisioned
+		kind = 0x02 // thin provisioned
+	}
+	if l.unmaps() {
+		flags = 0xe0 // LBPU, LBPWS, LBPWS10
 	}
 	if l.readsZeros() {
 		flags |= 0x04 // LBPRZ 001b
@@ -218,5 +227,6 @@ func (l *LUN) blockProvisioning(b []byte) []byte {
 	return append(b, 0, flags, kind, 0) // no thresholds, no group descriptor
 }
 
-// readsZeros reports whether blocks given back read as zeros.
-func (l *LUN) readsZeros() bool { return l.thin() && l.caps.DiscardZeroes }
+// readsZeros reports whether blocks without space behind them read as zeros:
+// where nothing can be given back, those that never had any do.
+func (l *LUN) readsZeros() bool { return l.thin() && (l.caps.DiscardZeroes || !l.unmaps()) }
