@@ -40,11 +40,11 @@ func (c conflict) of(cdb *CDB) conflict {
 }
 
 // checkReservations refuses what somebody else's reservation keeps out.
-func (t *Task) checkReservations() error {
-	if t.row.flags&passesReservation == 0 && t.lun.reservedFor(t.from) {
+func (i *itl) checkReservations(flags flags, c conflict) error {
+	if flags&passesReservation == 0 && i.lun.reservedFor(i.nexus) {
 		return errConflict
 	}
-	if r := t.lun.reserved.Load(); r.kind != noReservation && !r.admits(t.from.initiator, t.row.conflict.of(&t.cdb)) {
+	if r := i.lun.reserved.Load(); r.kind != noReservation && !r.admits(i.nexus.initiator, c) {
 		return errConflict
 	}
 	return nil

@@ -107,8 +107,11 @@ func TestInformationBeyond32Bits(t *testing.T) {
 		t.Errorf("descriptor: % x", b)
 	}
 	f.field = field{set: true, byte: 8}
-	if n := len(f.appendTo(nil, descriptorFormat)); n != maxSense {
-		t.Errorf("longest sense data: %d bytes, want %d", n, maxSense)
+	copied := fault{key: keyCopyAborted, hasSegment: true, end: copyTarget}
+	for _, f := range []fault{f, copied} {
+		if n := len(f.appendTo(nil, descriptorFormat)); n > maxSense || f.end != 0 && n != maxSense {
+			t.Errorf("longest sense data: %d bytes, want %d", n, maxSense)
+		}
 	}
 }
 

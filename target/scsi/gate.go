@@ -17,17 +17,8 @@ func (t *Task) gate() error {
 			return fault{key: keyUnitAttention, code: code}
 		}
 	}
-	if err := t.checkReservations(); err != nil {
+	if err := t.itl.admit(row.flags, row.conflict.of(&t.cdb)); err != nil {
 		return err
-	}
-	if err := t.lun.back.operation.Load().refusal(row.flags); err != nil {
-		return err
-	}
-	if row.flags&medium != 0 && t.lun.stopped.Load() {
-		return errNeedsStart
-	}
-	if row.flags&modifies != 0 && t.lun.protected() {
-		return errProtected
 	}
 	if err := t.checkBlocks(); err != nil {
 		return err
@@ -36,6 +27,24 @@ func (t *Task) gate() error {
 		return nil
 	}
 	return row.begin(t)
+}
+
+// admit refuses what this nexus may not do to the logical unit as it is now, for
+// a command with these flags that is of this class to a reservation.
+func (i *itl) admit(flags flags, c conflict) error {
+	if err := i.checkReservations(flags, c); err != nil {
+		return err
+	}
+	if err := i.lun.back.operation.Load().refusal(flags); err != nil {
+		return err
+	}
+	if flags&medium != 0 && i.lun.stopped.Load() {
+		return errNeedsStart
+	}
+	if flags&modifies != 0 && i.lun.protected() {
+		return errProtected
+	}
+	return nil
 }
 
 // checkControl refuses NACA: there is no auto contingent allegiance here (SPC

@@ -58,7 +58,7 @@ func (t *Task) inquiryNowhere(lun uint64) error {
 func appendInquiry(b []byte, peripheral byte, id Identity) []byte {
 	start, groups := len(b), byte(0)
 	if peripheral == peripheralDisk {
-		groups = 0x10 // TPGS 01b: implicit, REPORT TARGET PORT GROUPS answers
+		groups = 0x10 | 0x08 // TPGS 01b: implicit, REPORT TARGET PORT GROUPS answers; 3PC: EXTENDED COPY
 	}
 	b = append(b,
 		peripheral,
@@ -66,7 +66,7 @@ func appendInquiry(b []byte, peripheral byte, id Identity) []byte {
 		6,                       // VERSION: SPC-4
 		0x12,                    // HISUP, RESPONSE DATA FORMAT 2
 		standardInquirySize-4-1, // ADDITIONAL LENGTH
-		groups,                  // TPGS; SCCS, 3PC, PROTECT: none
+		groups,                  // TPGS, 3PC; SCCS, PROTECT: none
 		0,                       // MULTIP 0: one port
 		0x02,                    // CMDQUE
 	)

@@ -68,7 +68,7 @@ func (t *Task) statusRuns(lba uint64, want int) ([]statusRun, error) {
 	runs := make([]statusRun, 0, want)
 	for e, err := range t.lun.disk.Extents(off, n) {
 		if err != nil {
-			return nil, t.diskError(err, reading, off, n)
+			return nil, t.lun.diskError(err, reading, off, n)
 		}
 		if runs = t.lun.addExtent(runs, lba, e); len(runs) > want {
 			return runs[:want], nil

@@ -107,9 +107,12 @@ func NewLUN(dev blockdev.Device, o LUNOptions) *LUN {
 	return l
 }
 
-// provisioning tells whether blocks can be given back.
+// provisioning tells what can be done to the disk.
 func (l *LUN) provisioning() provisioning {
-	if l.caps.Discard && !l.caps.ReadOnly {
+	switch {
+	case l.caps.ReadOnly:
+		return unchangeable
+	case l.caps.Discard:
 		return hasThin
 	}
 	return fullyProvisioned
@@ -241,6 +244,7 @@ func (l *LUN) reset(why senseCode, by *itl) {
 	l.stopped.Store(false)
 	l.holder.Store(nil)
 	for _, i := range all {
+		i.forgetCopies()
 		i.raise(why)
 	}
 }

@@ -24,14 +24,17 @@ const step = 256 << 10
 const zeroStep = 64 << 20
 
 // enter is called before a piece touches the disk.
-func (t *Task) enter(w patience) error {
+func (t *Task) enter(w patience) error { return t.enterAt(t.itl, w) }
+
+// enterAt is enter for the disk of another logical unit.
+func (t *Task) enterAt(i *itl, w patience) error {
 	if w == mayWait {
-		t.itl.gate.RLock()
-	} else if !t.itl.gate.TryRLock() {
+		i.gate.RLock()
+	} else if !i.gate.TryRLock() {
 		return ErrWouldBlock
 	}
-	if err := t.mayTouch(); err != nil {
-		t.itl.gate.RUnlock()
+	if err := t.mayTouch(i.lun); err != nil {
+		i.gate.RUnlock()
 		return err
 	}
 	return nil
@@ -39,11 +42,11 @@ func (t *Task) enter(w patience) error {
 
 // mayTouch refuses what comes too late: the task is aborted, or an operation on
 // the whole disk has begun since it was let in.
-func (t *Task) mayTouch() error {
+func (t *Task) mayTouch(l *LUN) error {
 	if !t.current() {
 		return errAborted
 	}
-	return t.lun.back.operation.Load().refusal(0)
+	return l.back.operation.Load().refusal(0)
 }
 
 func (t *Task) exit() { t.itl.gate.RUnlock() }
@@ -51,7 +54,7 @@ func (t *Task) exit() { t.itl.gate.RUnlock() }
 // enterAlone is enter for what must not meet any other piece.
 func (t *Task) enterAlone() error {
 	t.lun.lockAll()
-	if err := t.mayTouch(); err != nil {
+	if err := t.mayTouch(t.lun); err != nil {
 		t.lun.unlockAll()
 		return err
 	}
@@ -61,9 +64,9 @@ func (t *Task) enterAlone() error {
 func (t *Task) exitAlone() { t.lun.unlockAll() }
 
 // diskError is the fault for an error of the disk, which it counts.
-func (t *Task) diskError(err error, a access, off, n int64) error {
-	t.lun.stats.errors.Add(1)
-	return t.lun.senseOf(err, a, off, n)
+func (l *LUN) diskError(err error, a access, off, n int64) error {
+	l.stats.errors.Add(1)
+	return l.senseOf(err, a, off, n)
 }
 
 // load reads from the disk.
@@ -75,7 +78,7 @@ func (t *Task) load(p []byte, off int64, w patience) error {
 		return err
 	}
 	if err != nil {
-		return t.diskError(err, reading, off, int64(len(p)))
+		return t.lun.diskError(err, reading, off, int64(len(p)))
 	}
 	return nil
 }
@@ -90,7 +93,7 @@ func (t *Task) store(p []byte, off int64, w patience) error {
 	}
 	t.lun.wrote()
 	if err != nil {
-		return t.diskError(err, writing, off, int64(len(p)))
+		return t.lun.diskError(err, writing, off, int64(len(p)))
 	}
 	return nil
 }
@@ -100,7 +103,7 @@ func (t *Task) zero(off, n int64, mode blockdev.ZeroMode) error {
 	err := t.lun.disk.Zero(off, n, mode)
 	t.lun.wrote()
 	if err != nil {
-		return t.diskError(err, writing, off, n)
+		return t.lun.diskError(err, writing, off, n)
 	}
 	return nil
 }
@@ -110,7 +113,7 @@ func (t *Task) discard(off, n int64) error {
 	err := t.lun.disk.Discard(off, n)
 	t.lun.wrote()
 	if err != nil {
-		return t.diskError(err, writing, off, n)
+		return t.lun.diskError(err, writing, off, n)
 	}
 	return nil
 }
@@ -119,7 +122,7 @@ func (t *Task) discard(off, n int64) error {
 // changes nothing, and may take long.
 func (t *Task) flush() error {
 	if err := t.lun.Flush(); err != nil {
-		return t.diskError(err, writing, 0, 0)
+		return t.lun.diskError(err, writing, 0, 0)
 	}
 	return nil
 }

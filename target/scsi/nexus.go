@@ -40,8 +40,9 @@ type itl struct {
 	aborting sync.Mutex // held while epoch, told and quiet change
 
 	attentions atomic.Int32 // the length of queue, to be read without mu
-	mu         sync.Mutex   // guards queue
+	mu         sync.Mutex   // guards queue and copies
 	queue      []senseCode  // pending unit attentions, each once
+	copies     []*copyResult
 }
 
 // NewNexus returns the nexus of an initiator port with the target. initiator

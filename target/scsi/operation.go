@@ -172,8 +172,7 @@ func (l *LUN) carryOut(o *operation) error {
 	if err == nil || errors.Is(err, errStopped) {
 		return err
 	}
-	l.stats.errors.Add(1)
-	return l.senseOf(err, writing, 0, l.offset(l.blocks))
+	return l.diskError(err, writing, 0, l.offset(l.blocks))
 }
 
 // fill writes the pattern as often as is asked for, each time to the medium, or

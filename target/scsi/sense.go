@@ -20,6 +20,7 @@ const (
 	keyIllegalRequest senseKey = 0x5
 	keyUnitAttention  senseKey = 0x6
 	keyDataProtect    senseKey = 0x7
+	keyCopyAborted    senseKey = 0xa
 	keyMiscompare     senseKey = 0xe
 )
 
@@ -29,10 +30,15 @@ type senseCode uint16
 
 const (
 	codeNone                   senseCode = 0x0000
+	codeInProgress             senseCode = 0x0016 // OPERATION IN PROGRESS
 	codeNeedsStart             senseCode = 0x0402 // INITIALIZING COMMAND REQUIRED
 	codeFormatting             senseCode = 0x0404 // FORMAT IN PROGRESS
 	codeSanitizing             senseCode = 0x041b // SANITIZE IN PROGRESS
+	codeUnreachable            senseCode = 0x0804 // UNREACHABLE COPY TARGET
 	codeWriteError             senseCode = 0x0c00
+	codeThirdPartyFailure      senseCode = 0x0d01 // THIRD PARTY DEVICE FAILURE
+	codeNotReachable           senseCode = 0x0d02 // COPY TARGET DEVICE NOT REACHABLE
+	codeWrongDeviceType        senseCode = 0x0d03 // INCORRECT COPY TARGET DEVICE TYPE
 	codeInvalidInformation     senseCode = 0x0e03 // INVALID FIELD IN COMMAND INFORMATION UNIT
 	codeReadError              senseCode = 0x1100 // UNRECOVERED READ ERROR
 	codeParameterListLength    senseCode = 0x1a00
@@ -43,6 +49,12 @@ const (
 	codeNoLogicalUnit          senseCode = 0x2500 // LOGICAL UNIT NOT SUPPORTED
 	codeInvalidFieldInList     senseCode = 0x2600
 	codeInvalidRelease         senseCode = 0x2604 // INVALID RELEASE OF PERSISTENT RESERVATION
+	codeTooManyTargets         senseCode = 0x2606
+	codeUnsupportedTarget      senseCode = 0x2607
+	codeTooManySegments        senseCode = 0x2608
+	codeUnsupportedSegment     senseCode = 0x2609
+	codeInexactSegment         senseCode = 0x260a // UNEXPECTED INEXACT SEGMENT
+	codeInlineTooLong          senseCode = 0x260b // INLINE DATA LENGTH EXCEEDED
 	codeWriteProtected         senseCode = 0x2700
 	codeSpaceAllocationFailed  senseCode = 0x2707
 	codePowerOn                senseCode = 0x2900 // POWER ON, RESET, OR BUS DEVICE RESET OCCURRED
@@ -72,7 +84,17 @@ type fault struct {
 	hasInfo bool
 
 	field field
+
+	// Of EXTENDED COPY: the number of the segment that failed, and the sense
+	// data of the end that is to blame, if one is.
+	segment    uint16
+	hasSegment bool
+	end        copyEnd
+	inner      [fixedSense]byte
 }
+
+// fixedSense is the length of fixed format sense data without additional bytes.
+const fixedSense = 18
 
 // field points at what an ILLEGAL REQUEST objects to, SPC "Field pointer
 // sense-key specific data", or is how far something that keeps the unit from
@@ -180,9 +202,9 @@ const (
 	descriptorFormat
 )
 
-// maxSense is the longest sense data we make: the descriptor format with an
-// information and a sense key specific descriptor.
-const maxSense = 8 + 12 + 8
+// maxSense is the longest sense data we make: the descriptor format with a
+// command specific information and a forwarded sense data descriptor.
+const maxSense = 8 + 12 + 4 + fixedSense
 
 // appendTo appends the sense data.
 func (f fault) appendTo(b []byte, as senseFormat) []byte {
@@ -201,11 +223,31 @@ func (f fault) appendFixed(b []byte) []byte {
 	}
 	b = append(b, response, 0, byte(f.key))
 	b = binary.BigEndian.AppendUint32(b, info)
-	b = append(b, 10)         // ADDITIONAL SENSE LENGTH: 18 bytes in all
-	b = append(b, 0, 0, 0, 0) // COMMAND-SPECIFIC INFORMATION
+	b = append(b, byte(fixedSense-8+len(f.forwarded()))) // ADDITIONAL SENSE LENGTH
+	b = append(b, f.specific()...)
 	b = binary.BigEndian.AppendUint16(b, uint16(f.code))
 	b = append(b, 0) // FIELD REPLACEABLE UNIT CODE
-	return f.field.appendTo(b)
+	return append(f.field.appendTo(b), f.forwarded()...)
+}
+
+// specific is COMMAND-SPECIFIC INFORMATION, of EXTENDED COPY: where sense data
+// of the source begins, where that of the destination does, if there is any,
+// and the segment. SPC "Errors detected during processing of segment
+// descriptors".
+func (f fault) specific() []byte {
+	b := []byte{0, 0, byte(f.segment >> 8), byte(f.segment)}
+	if f.end != 0 {
+		b[f.end-copySource] = fixedSense
+	}
+	return b
+}
+
+// forwarded is sense data of one end of a copy.
+func (f fault) forwarded() []byte {
+	if f.end == 0 {
+		return nil
+	}
+	return f.inner[:]
 }
 
 // SPC "Descriptor format sense data".
@@ -220,6 +262,14 @@ func (f fault) appendDescriptors(b []byte) []byte {
 		b = append(b, 0x02, 6, 0, 0) // Sense key specific sense data descriptor
 		b = f.field.appendTo(b)
 		b = append(b, 0)
+	}
+	if f.hasSegment { // Command specific information sense data descriptor
+		b = append(b, 0x01, 10, 0, 0, 0, 0, 0, 0, 0, 0)
+		b = binary.BigEndian.AppendUint16(b, f.segment)
+	}
+	if f.end != 0 { // Forwarded sense data descriptor
+		b = append(b, 0x0c, 2+fixedSense, byte(f.end), byte(CheckCondition))
+		b = append(b, f.inner[:]...)
 	}
 	b[start+7] = byte(len(b) - start - 8)
 	return b

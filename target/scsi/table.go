@@ -46,17 +46,20 @@ const (
 	passesReservation                   // goes on under another's reservation
 	passesFailure                       // goes on after a SANITIZE that failed
 	needsThin                           // exists only where blocks can be given back
+	needsWritable                       // exists only where the disk can be changed at all
 	readsData                           // data-in is user data, and counted
 	writesData                          // data-out is user data, and counted
 	exactData                           // refused if the initiator announces another length of data-out
 	takesAnnounced                      // data-out is as long as the initiator announces, up to a limit
 )
 
-// provisioning tells whether a table is for a disk that can give blocks back.
+// provisioning tells whether a table is for a disk that can be changed, and can
+// give blocks back.
 type provisioning uint8
 
 const (
-	fullyProvisioned provisioning = iota
+	unchangeable provisioning = iota
+	fullyProvisioned
 	hasThin
 )
 
@@ -66,7 +69,7 @@ const (
 	changeRow = medium | modifies
 	// FORMAT UNIT and SANITIZE are for a disk that is stopped, too: the
 	// operation needs no START.
-	sanitizeRow = modifies | passesFailure
+	sanitizeRow = modifies | passesFailure | needsWritable
 )
 
 // rows are the commands, in the order of their operation codes. CDB usage: in
@@ -132,7 +135,7 @@ func rows10() []command {
 			"\xff\xff\xff\xff\xff\xff\xff\xff\x04", nil, (*Task).beginOverwrite, nil, nil, (*Task).overwrite},
 		{0x48, 0x02, "SANITIZE, BLOCK ERASE", sanitizeRow | needsThin, conflictAll,
 			"\xff\xff\xff\xff\xff\xff\xff\xff\x04", nil, (*Task).beginSanitize, nil, nil, (*Task).blockErase},
-		{0x48, 0x1f, "SANITIZE, EXIT FAILURE MODE", passesFailure, conflictAll,
+		{0x48, 0x1f, "SANITIZE, EXIT FAILURE MODE", passesFailure | needsWritable, conflictAll,
 			"\xff\xff\xff\xff\xff\xff\xff\xff\x04", nil, (*Task).beginSanitize, nil, nil, (*Task).exitFailureMode},
 		{0x4d, noAction, "LOG SENSE", passesReservation, conflictNone,
 			"\x03\xff\xff\x00\xff\xff\xff\xff\x04", nil, (*Task).logSense, nil, nil, nil},
@@ -174,6 +177,16 @@ func rows10() []command {
 // rows16 are those with CDBs of sixteen bytes.
 func rows16() []command {
 	return []command{
+		{0x83, 0x00, "EXTENDED COPY (LID1)", 0, conflictAll,
+			"\x1f\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\x00\x04", nil, (*Task).beginCopy, nil, nil, (*Task).copySegments},
+		{0x84, 0x00, "RECEIVE COPY RESULTS, COPY STATUS", 0, conflictAll,
+			"\x1f\xff\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\x00\x04", nil, (*Task).copyStatus, nil, nil, nil},
+		{0x84, 0x01, "RECEIVE COPY RESULTS, RECEIVE DATA", 0, conflictAll,
+			"\x1f\xff\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\x00\x04", nil, (*Task).receiveData, nil, nil, nil},
+		{0x84, 0x03, "RECEIVE COPY RESULTS, OPERATING PARAMETERS", 0, conflictAll,
+			"\x1f\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\x00\x04", nil, (*Task).operatingParameters, nil, nil, nil},
+		{0x84, 0x04, "RECEIVE COPY RESULTS, FAILED SEGMENT DETAILS", 0, conflictAll,
+			"\x1f\xff\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\x00\x04", nil, (*Task).failedSegment, nil, nil, nil},
 		{0x88, noAction, "READ (16)", readRow, conflictRead,
 			"\xf8\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x04", (*CDB).transfer16, (*Task).beginRead, nil, (*Task).readPiece, nil},
 		{0x89, noAction, "COMPARE AND WRITE", changeRow | exactData, conflictAll,
@@ -243,7 +256,7 @@ const maskAction = 0x1f
 func newTable(p provisioning) *table {
 	t := &table{}
 	for _, row := range rows() {
-		if row.flags&needsThin != 0 && p != hasThin {
+		if row.flags&needsThin != 0 && p != hasThin || row.flags&needsWritable != 0 && p == unchangeable {
 			continue
 		}
 		if row.move == nil {

@@ -23,9 +23,11 @@ func vpdPages() []vpdPage {
 		{0x86, (*LUN).extendedInquiry},
 		{0x87, (*LUN).modePagePolicy},
 		{0x88, (*LUN).scsiPorts},
+		{0x8f, (*LUN).thirdPartyCopy},
 		{0xb0, (*LUN).blockLimits},
 		{0xb1, (*LUN).blockCharacteristics},
 		{0xb2, (*LUN).blockProvisioning},
+		{0xb7, (*LUN).blockLimitsExtension},
 	}
 }
 
@@ -85,8 +87,9 @@ const (
 
 // SPC "Device Identification VPD page".
 func (l *LUN) deviceIdentification(b []byte) []byte {
-	b = appendDesignator(b, codeBinary, ofLogicalUnit|designatorNAA, l.naa())
-	b = appendDesignator(b, codeASCII, ofLogicalUnit|designatorT10, l.t10())
+	for _, d := range l.designators() {
+		b = appendDesignator(b, d.code, d.kind, d.designator)
+	}
 	if l.target != nil {
 		b = appendDesignator(b, protocolISCSI|codeBinary, ofTargetPort|designatorRelativePort, []byte{0, 0, 0, relativePort})
 		b = appendDesignator(b, protocolISCSI|codeBinary, ofTargetPort|designatorPortGroup, []byte{0, 0, 0, portGroup})
@@ -94,6 +97,19 @@ func (l *LUN) deviceIdentification(b []byte) []byte {
 		b = appendDesignator(b, protocolISCSI|codeUTF8, ofTarget|designatorSCSIName, scsiName(l.target.name))
 	}
 	return b
+}
+
+// designator is a name of the logical unit.
+type designator struct {
+	code, kind byte
+	designator []byte
+}
+
+func (l *LUN) designators() []designator {
+	return []designator{
+		{codeBinary, ofLogicalUnit | designatorNAA, l.naa()},
+		{codeASCII, ofLogicalUnit | designatorT10, l.t10()},
+	}
 }
 
 // appendPortName appends the designator with the name of the target port.
@@ -226,6 +242,9 @@ func (l *LUN) blockProvisioning(b []byte) []byte {
 	}
 	return append(b, 0, flags, kind, 0) // no thresholds, no group descriptor
 }
+
+// SBC "Block Limits Extension VPD page": no streams, no scattered writes.
+func (l *LUN) blockLimitsExtension(b []byte) []byte { return append(b, make([]byte, 0x3c)...) }
 
 // readsZeros reports whether blocks without space behind them read as zeros:
 // where nothing can be given back, those that never had any do.
