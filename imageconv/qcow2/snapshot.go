@@ -76,7 +76,7 @@ func (r *Reader) snapshotAt(at, end int64) (Snapshot, int64, error) {
 	}
 	extra := int64(snapExtraLen.Get(b[:]))
 	id, name := int64(snapIDLen.Get(b[:])), int64(snapNameLen.Get(b[:]))
-	n := snapHeaderLen + (extra+id+name+7)&^7
+	n := snapHeaderLen + extra + id + name // and padding, which the last need not have
 	if extra > maxSnapshotExtra {
 		return Snapshot{}, 0, corrupt("%d bytes of extra data, the limit is %d", extra, maxSnapshotExtra)
 	}
@@ -107,7 +107,7 @@ func (r *Reader) snapshotAt(at, end int64) (Snapshot, int64, error) {
 		L1Offset:  int64(snapL1Offset.Get(b[:])),
 		L1Size:    int(snapL1Size.Get(b[:])),
 	}
-	return s, n, r.geo.checkL1(fmt.Sprintf("snapshot %.100q has an L1 table", s.Name),
+	return s, (n + 7) &^ 7, r.geo.checkL1(fmt.Sprintf("snapshot %.100q has an L1 table", s.Name),
 		snapL1Offset.Get(b[:]), snapL1Size.Get(b[:]), size, r.fileSize)
 }
 
