@@ -2,6 +2,7 @@ package overlay
 
 import (
 	"io"
+	"iter"
 	"sync/atomic"
 
 	"github.com/containerdisk/containerdisk/blockdev"
@@ -64,23 +65,36 @@ func (b *base) readAt(p []byte, off int64) error {
 	return nil
 }
 
-// addExtents hands what the base says about [off, off+n) to j, and reports
-// whether more is wanted. What reads as zeros is a hole here: the disk has set
-// nothing aside for it. The caller has entered.
-func (b *base) addExtents(j *blockdev.Join, off, n int64) (bool, error) {
-	if k := max(0, min(n, b.size-off)); k > 0 {
-		for e, err := range b.src.Extents(off, k) {
-			if err != nil {
-				return false, err
+// extents tells what the base has in [off, off+n). What reads as zeros is a
+// hole here: the disk has set nothing aside for it. The caller has entered.
+func (b *base) extents(off, n int64) iter.Seq2[blockdev.Extent, error] {
+	return func(yield func(blockdev.Extent, error) bool) {
+		if k := max(0, min(n, b.size-off)); k > 0 {
+			for e, err := range b.src.Extents(off, k) {
+				if e.Kind.ReadsZero() {
+					e.Kind = blockdev.Hole
+				}
+				if !yield(e, err) || err != nil {
+					return
+				}
 			}
-			if e.Kind.ReadsZero() {
-				e.Kind = blockdev.Hole
-			}
-			if !j.Add(e) {
-				return false, nil
-			}
+			off, n = off+k, n-k
 		}
-		off, n = off+k, n-k
+		if n > 0 {
+			yield(blockdev.Extent{Off: off, Len: n, Kind: blockdev.Hole}, nil)
+		}
 	}
-	return j.Add(blockdev.Extent{Off: off, Len: n, Kind: blockdev.Hole}), nil
+}
+
+// addAll hands extents to j. It reports whether more is wanted.
+func addAll(j *blockdev.Join, extents iter.Seq2[blockdev.Extent, error]) (more bool, err error) {
+	for e, err := range extents {
+		if err != nil {
+			return false, err
+		}
+		if !j.Add(e) {
+			return false, nil
+		}
+	}
+	return true, nil
 }

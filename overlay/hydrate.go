@@ -30,7 +30,9 @@ const (
 	// the base or of the disk is larger: as imageconv.Copy does, for it fits
 	// into a CPU's second level cache.
 	pieceSize = 256 << 10
-	// maxHydrators bounds the memory where there are very many CPUs.
+	// maxPiece and maxHydrators bound the memory: where the base has very large
+	// clusters, and where there are very many CPUs.
+	maxPiece     = 4 << 20
 	maxHydrators = 16
 	// surveyStep is how many bytes of the base are looked at between two looks
 	// at the context.
@@ -80,7 +82,7 @@ type hydrator struct {
 	total atomic.Int64
 	done  atomic.Int64
 	state atomic.Uint32 // Off, Hydrating, NoSpace, Incomplete or Complete
-	bad   atomic.Int64  // clusters that could not be read
+	bad   unreadable
 
 	guest guest
 	pace  pace
@@ -91,7 +93,9 @@ func (h *hydrator) init(d *Disk) {
 	h.d = d
 	h.piece = max(pieceSize, d.clust)
 	if c, ok := d.base.src.(interface{ ClusterSize() int64 }); ok {
-		h.piece = max(h.piece, c.ClusterSize())
+		for h.piece < c.ClusterSize() && h.piece < maxPiece {
+			h.piece *= 2
+		}
 	}
 	h.ended, h.end = context.WithCancel(context.Background())
 	h.pace.rate = d.opts.Rate
@@ -144,8 +148,9 @@ func (d *Disk) Hydrate(ctx context.Context) error {
 	err := h.run(ctx, cancel)
 	switch {
 	case err == nil:
+		h.done.Store(h.total.Load())
 		h.state.Store(uint32(Complete))
-	case h.bad.Load() > 0 && ctx.Err() == nil:
+	case errors.As(err, new(*unreadableError)):
 		h.state.Store(uint32(Incomplete))
 	default:
 		h.state.Store(uint32(Off))
@@ -154,11 +159,18 @@ func (d *Disk) Hydrate(ctx context.Context) error {
 }
 
 func (h *hydrator) run(ctx context.Context, cancel context.CancelCauseFunc) error {
-	if !h.d.m.Complete() {
+	const rounds = 3 // one, unless the base tells of its data what was not so before
+	for range rounds {
+		if h.d.m.Complete() {
+			break
+		}
 		if err := h.survey(ctx); err != nil {
 			return err
 		}
 		if err := h.copy(ctx, cancel); err != nil {
+			return err
+		}
+		if err := h.retry(ctx, h.markZeros); err != nil {
 			return err
 		}
 	}
@@ -169,7 +181,7 @@ func (h *hydrator) run(ctx context.Context, cancel context.CancelCauseFunc) erro
 func (h *hydrator) survey(ctx context.Context) error {
 	d := h.d
 	h.todo = newSet((d.size-1)/h.piece + 1)
-	h.bad.Store(0)
+	h.bad.reset()
 	if !d.base.enter() {
 		return opError("hydrate", 0, 0, blockdev.KindClosed, nil)
 	}
@@ -232,13 +244,12 @@ func (l *list) close() {
 // copy has workers copy the pieces. The first error that is not only the
 // base's stops them all.
 func (h *hydrator) copy(ctx context.Context, cancel context.CancelCauseFunc) error {
-	h.guest.watch(ctx)
+	defer h.guest.watch()()
 	var next atomic.Int64 // where the workers are that have no hint
-	var first baseError
 	var wg sync.WaitGroup
 	for i := range min(runtime.GOMAXPROCS(0), maxHydrators) {
 		wg.Go(func() {
-			w := worker{hydrator: h, index: i, buf: make([]byte, h.piece), bad: &first, next: &next}
+			w := worker{hydrator: h, index: i, buf: make([]byte, h.piece), next: &next}
 			if err := w.work(ctx); err != nil {
 				cancel(err)
 			}
@@ -250,7 +261,7 @@ func (h *hydrator) copy(ctx context.Context, cancel context.CancelCauseFunc) err
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return first.get(h.bad.Load())
+	return h.bad.get()
 }
 
 // checkpoints makes durable, from time to time, what was copied.
@@ -289,10 +300,10 @@ func (d *Disk) checkpoint() error {
 	return err
 }
 
-// finish makes the disk its store. All of the base's data is in it.
+// finish makes the disk its store. Every cluster is present.
 func (h *hydrator) finish(ctx context.Context) error {
-	if err := h.retry(ctx, h.markZeros); err != nil {
-		return err
+	if !h.d.m.Complete() {
+		return opError("hydrate", 0, 0, blockdev.KindCorrupt, errors.New("the image tells other things about its data each time"))
 	}
 	if err := h.retry(ctx, h.d.checkpoint); err != nil {
 		return err
@@ -306,11 +317,12 @@ func (h *hydrator) finish(ctx context.Context) error {
 	return nil
 }
 
-// markZeros marks what is still absent: the base has zeros there, and so has
-// the store, unless the disk is soiled.
+// markZeros marks what is absent and zeros in the base: the store has zeros
+// there as well, or is given them where the disk is soiled. It leaves what is
+// data, whatever the survey said.
 func (h *hydrator) markZeros() error {
-	const step = 16 << 10 // clusters
 	d := h.d
+	const step = 16 << 10 // clusters that are locked at a time
 	for c := int64(0); c < d.m.clusters; {
 		n, present := d.m.present.run(c, min(c+step, d.m.clusters))
 		if !present {
@@ -323,23 +335,59 @@ func (h *hydrator) markZeros() error {
 	return nil
 }
 
+// markZero does so for the n clusters from first on.
 func (h *hydrator) markZero(first, n int64) error {
+	d := h.d
+	l := d.locks.lock(first, first+n-1)
+	defer d.locks.unlock(l)
+	if !d.base.enter() {
+		return opError("hydrate", 0, 0, blockdev.KindClosed, nil)
+	}
+	defer d.base.leave()
+	at := first // up to here nothing is data
+	for e, err := range d.base.extents(d.start(first), d.end(first+n-1)-d.start(first)) {
+		if err != nil {
+			return err
+		}
+		if e.Kind != blockdev.Data {
+			continue
+		}
+		if end := e.Off >> d.shift; end > at {
+			if err := h.zeroAbsent(at, end-at); err != nil {
+				return err
+			}
+		}
+		c, k := d.span(e.Off, e.Len)
+		at = c + k
+	}
+	if at < first+n {
+		return h.zeroAbsent(at, first+n-at)
+	}
+	return nil
+}
+
+// zeroAbsent marks those of the clusters that are absent; they are to be zeros.
+func (h *hydrator) zeroAbsent(first, n int64) error {
 	d := h.d
 	if err := d.changeable("zero", d.start(first), n<<d.shift); err != nil {
 		return err
 	}
-	l := d.locks.lock(first, first+n-1)
-	defer d.locks.unlock(l)
+	if d.soiled.Load() {
+		if err := h.zeroStore(first, n); err != nil {
+			return err
+		}
+	}
+	return d.markAbsent(first, n, fromBase)
+}
+
+// zeroStore makes zeros of those of the clusters that are absent.
+func (h *hydrator) zeroStore(first, n int64) error {
+	d := h.d
 	for end := first + n; first < end; {
 		n, present := d.m.present.run(first, end)
-		if !present && d.soiled.Load() {
+		if !present {
 			off := d.start(first)
 			if err := d.store.Zero(off, d.end(first+n-1)-off, blockdev.ZeroMayUnmap); err != nil {
-				return err
-			}
-		}
-		if !present {
-			if err := d.markAbsent(first, n, fromBase); err != nil {
 				return err
 			}
 		}

@@ -54,10 +54,6 @@ const (
 type Options struct {
 	Mode Mode
 
-	// StoreIsZero says that a store that has not been used yet reads as zeros,
-	// as a new sparse file does and a block device does not.
-	StoreIsZero bool
-
 	// Anchor makes the names of the disk's files durable. It is called when the
 	// first commit is on the medium, before that is acknowledged, and again
 	// later if it failed for want of room. A disk that was opened again calls
@@ -117,7 +113,7 @@ func Open(src blockdev.Source, store blockdev.Device, m *Map, o Options) (*Disk,
 		d.shift++
 	}
 	d.buffers.New = func() any { b := make([]byte, d.clust); return &b }
-	d.soiled.Store(!m.fresh || !o.StoreIsZero)
+	d.soiled.Store(!m.fresh || !isHole(store))
 	if d.opts.Log == nil {
 		d.opts.Log = slog.New(slog.DiscardHandler)
 	}
@@ -126,6 +122,15 @@ func Open(src blockdev.Source, store blockdev.Device, m *Map, o Options) (*Disk,
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
+}
+
+// isHole reports whether the store says of itself that it is empty, as a new
+// sparse file does. A block device does not.
+func isHole(store blockdev.Device) bool {
+	for e, err := range store.Extents(0, store.Size()) {
+		return err == nil && e.Kind == blockdev.Hole && e.Len == store.Size()
+	}
+	return false
 }
 
 // fits refuses parts that do not belong together.

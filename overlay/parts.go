@@ -48,5 +48,5 @@ func (d *Disk) addParts(j *blockdev.Join, off, n int64, present bool) (bool, err
 		return j.Add(blockdev.Extent{Off: off, Len: n, Kind: blockdev.Hole}), nil
 	}
 	defer d.base.leave()
-	return d.base.addExtents(j, off, n)
+	return addAll(j, d.base.extents(off, n))
 }

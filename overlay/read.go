@@ -120,18 +120,10 @@ func (d *Disk) Extents(off, n int64) iter.Seq2[blockdev.Extent, error] {
 	}
 }
 
-func (d *Disk) addExtents(j *blockdev.Join, off, n int64, present bool) (bool, error) {
-	if !present && d.base.enter() {
-		defer d.base.leave()
-		return d.base.addExtents(j, off, n)
+func (d *Disk) addExtents(j *blockdev.Join, off, n int64, present bool) (more bool, err error) {
+	if present || !d.base.enter() {
+		return addAll(j, d.store.Extents(off, n))
 	}
-	for e, err := range d.store.Extents(off, n) {
-		if err != nil {
-			return false, err
-		}
-		if !j.Add(e) {
-			return false, nil
-		}
-	}
-	return true, nil
+	defer d.base.leave()
+	return addAll(j, d.base.extents(off, n))
 }

@@ -15,8 +15,7 @@ type worker struct {
 	*hydrator
 	index int // of the workers; the first goes on, slowly, while the guest is busy
 	buf   []byte
-	bad   *baseError
-	next  *atomic.Int64
+	next  *atomic.Int64 // the piece where those without a hint go on
 }
 
 // work copies until there are no pieces left. What the base cannot give is
@@ -44,7 +43,6 @@ func (w *worker) work(ctx context.Context) error {
 			return err
 		}
 		w.todo.add(p, 1)
-		w.next.Store(0)
 		w.noSpace(err)
 		if !sleep(ctx, spaceRetry) {
 			return context.Cause(ctx)
@@ -59,6 +57,9 @@ func (w *worker) take() int64 {
 	}
 	for {
 		p := w.todo.next(w.next.Load())
+		if p < 0 {
+			p = w.todo.next(0) // some were given back
+		}
 		if p < 0 {
 			return -1
 		}
@@ -80,8 +81,7 @@ func (w *worker) copyPiece(p int64) (read int64, err error) {
 	off, data := p*w.piece, int64(0)
 	for e, err := range d.base.src.Extents(off, min(w.piece, d.base.size-off)) {
 		if err != nil {
-			w.bad.note(err)
-			w.hydrator.bad.Add(1)
+			w.bad.note(err, w.piece)
 			return read, nil
 		}
 		if e.Kind.ReadsZero() {
@@ -122,8 +122,7 @@ func (w *worker) copyRun(b []byte, first, n int64) error {
 	d := w.d
 	if err := d.base.readAt(b, d.start(first)); err != nil {
 		if n == 1 {
-			w.bad.note(err)
-			w.hydrator.bad.Add(1)
+			w.bad.note(err, int64(len(b)))
 			return nil
 		}
 		for c := first; c < first+n; c++ { // one of them is bad
@@ -143,28 +142,47 @@ func (w *worker) copyRun(b []byte, first, n int64) error {
 	return nil
 }
 
-// baseError is the first error of the base.
-type baseError struct {
+// unreadable is what the base could not give.
+type unreadable struct {
 	mu  sync.Mutex
-	err error
+	err *unreadableError // nil: there is nothing
 }
 
-func (e *baseError) note(err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.err == nil {
-		e.err = err
+// unreadableError says that parts of the base could not be copied.
+type unreadableError struct {
+	bytes int64 // about
+	err   error // the first
+}
+
+func (e *unreadableError) Error() string {
+	return fmt.Sprintf("about %d bytes of the image cannot be read and were not copied, all others are; the first: %v", e.bytes, e.err)
+}
+
+func (e *unreadableError) Unwrap() error { return e.err }
+
+func (u *unreadable) reset() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.err = nil
+}
+
+func (u *unreadable) note(err error, n int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.err == nil {
+		u.err = &unreadableError{err: err}
 	}
+	u.err.bytes += n
 }
 
-// get returns what there is to say about n clusters that were left out.
-func (e *baseError) get(n int64) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.err == nil {
+// get returns an error if there was something.
+func (u *unreadable) get() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.err == nil {
 		return nil
 	}
-	return fmt.Errorf("%d clusters of the image cannot be read and were not copied, all others are; the first: %w", n, e.err)
+	return u.err
 }
 
 // wait returns when the next piece may be copied.

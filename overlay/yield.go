@@ -34,15 +34,16 @@ func (d *Disk) hint(off int64) {
 	g.hints[g.at.Add(1)%hintCount].Store(off + 1)
 }
 
-// watch measures the load until ctx is done.
-func (g *guest) watch(ctx context.Context) {
-	go func() {
+// watch measures the load until it is stopped.
+func (g *guest) watch() (stop func()) {
+	end := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
 		t := time.NewTicker(tick)
 		defer t.Stop()
-		last := g.requests.Load()
-		for {
+		for last := g.requests.Load(); ; {
 			select {
-			case <-ctx.Done():
+			case <-end:
 				g.load.Store(0)
 				return
 			case <-t.C:
@@ -51,7 +52,8 @@ func (g *guest) watch(ctx context.Context) {
 			g.load.Store(now - last)
 			last = now
 		}
-	}()
+	})
+	return func() { close(end); wg.Wait() }
 }
 
 // took notes how long a piece took.
