@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"runtime"
+	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/containerdisk/containerdisk/blockdev"
 )
@@ -13,6 +15,10 @@ import (
 // read one, drop the zeros in it and write the rest. Workers are at most a few
 // pieces apart, so that the destination is written almost from front to back,
 // and memory is a piece a worker.
+//
+// Where the file system can share space between files, a piece that the source
+// has as it is, is shared and not read. One attempt that fails is enough to
+// know that it cannot.
 
 const (
 	// pieceSize is what a worker takes at a time, bytes, unless a cluster of
@@ -24,6 +30,11 @@ const (
 	// surveyStep is how many bytes of the source are looked at between two
 	// looks at the context.
 	surveyStep = 1 << 30
+	// zeroRun is the smallest run of zeros, bytes, within data that is zeroed
+	// and not written where the destination does not read as zeros.
+	zeroRun = 64 << 10
+	// zeroPiece is how much is zeroed at a time, bytes.
+	zeroPiece = 1 << 30
 	// maxWorkers bounds the memory where there are very many CPUs.
 	maxWorkers = 16
 )
@@ -37,19 +48,33 @@ type CopyOptions struct {
 	// Progress is told how many of the bytes that hold data are done; the
 	// last call has done == total. Calls do not overlap.
 	Progress func(done, total int64)
+
+	// Dirty says that dst has content: it does not read as zeros.
+	Dirty bool
+	// Start is where to begin, bytes: an earlier Copy of the same source has
+	// done what is before.
+	Start int64
+	// Mark is told that everything before done is in dst. Calls do not overlap,
+	// and done grows from call to call.
+	Mark func(done int64)
 }
 
-// Copy writes what src holds to dst, which must be at least as large and read
-// as zeros: zeros of src, those within its data as well, are not written. It
-// does not flush. It ends early, with ctx's error, when ctx is done. How far a
-// Copy got that failed is not told: some of the data is in dst.
+// Copy writes what src holds to dst, which must be at least as large and,
+// unless it is said to be dirty, read as zeros: zeros of src, those within its
+// data as well, are then not written. It does not flush. It ends early, with
+// ctx's error, when ctx is done. Of a Copy that failed some of the data is in
+// dst, in no order; Mark has told up to where all of it is.
 func Copy(ctx context.Context, dst blockdev.Device, src blockdev.Source, o CopyOptions) error {
 	if err := blockdev.CheckRange("write", 0, src.Size(), dst.Size()); err != nil {
 		return err
 	}
-	c := &copier{dst: dst, src: src, piece: pieceOf(src), progress: o.Progress}
-	err := c.survey(ctx, func(e blockdev.Extent) error {
+	c := &copier{dst: dst, src: src, piece: pieceOf(src), options: o, handed: o.Start, marked: o.Start}
+	c.clone = cloner(dst, src, o)
+	err := c.survey(ctx, 0, func(e blockdev.Extent) error {
 		c.total += e.Len
+		if before := o.Start - e.Off; before > 0 {
+			c.done += min(before, e.Len)
+		}
 		return nil
 	})
 	if err != nil {
@@ -75,19 +100,27 @@ func pieceOf(src blockdev.Source) int64 {
 }
 
 type copier struct {
-	dst   blockdev.Device
-	src   blockdev.Source
-	piece int64 // bytes, a power of two
-	total int64 // bytes of data in src
+	dst     blockdev.Device
+	src     blockdev.Source
+	piece   int64 // bytes, a power of two
+	total   int64 // bytes to copy
+	options CopyOptions
 
-	mu       sync.Mutex // guards done, and makes the calls of progress one at a time
-	done     int64
-	progress func(done, total int64)
+	clone   func(blockdev.Extent) (bool, error) // see cloner; may be nil
+	cannot  atomic.Bool                         // clone has failed
+	writing sync.Mutex                          // held during a write: see write
+
+	mu     sync.Mutex // guards the fields below, and makes the calls of Progress and Mark one at a time
+	done   int64
+	busy   []int64 // where the pieces begin that are worked on
+	handed int64   // where the last piece ends that was handed out
+	marked int64   // what Mark was told last
 }
 
-// survey calls data for every extent of the source that may be other than zero.
-func (c *copier) survey(ctx context.Context, data func(blockdev.Extent) error) error {
-	for off, size := int64(0), c.src.Size(); off < size; off += surveyStep {
+// survey calls take for every extent of the source from off on that is to be
+// copied.
+func (c *copier) survey(ctx context.Context, off int64, take func(blockdev.Extent) error) error {
+	for size := c.src.Size(); off < size; off += surveyStep {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
 		}
@@ -95,10 +128,10 @@ func (c *copier) survey(ctx context.Context, data func(blockdev.Extent) error) e
 			if err != nil {
 				return err
 			}
-			if e.Kind.ReadsZero() {
+			if e.Kind.ReadsZero() && !c.options.Dirty {
 				continue
 			}
-			if err := data(e); err != nil {
+			if err := take(e); err != nil {
 				return err
 			}
 		}
@@ -119,14 +152,14 @@ func (c *copier) run(ctx context.Context, n int) error {
 			}
 		})
 	}
-	err := c.survey(ctx, func(e blockdev.Extent) error { return c.cut(ctx, e, pieces) })
+	err := c.survey(ctx, c.options.Start, func(e blockdev.Extent) error { return c.cut(ctx, e, pieces) })
 	close(pieces)
 	wg.Wait()
 	if err == nil && ctx.Err() != nil { // a worker's, after the last piece was handed out
 		err = context.Cause(ctx)
 	}
 	if err == nil {
-		c.report(0)
+		c.end()
 	}
 	return err
 }
@@ -136,7 +169,12 @@ func (c *copier) run(ctx context.Context, n int) error {
 func (c *copier) cut(ctx context.Context, e blockdev.Extent, pieces chan<- blockdev.Extent) error {
 	for e.Len > 0 {
 		p := e
-		p.Len = min(e.Len, c.piece-e.Off%c.piece)
+		size := c.piece
+		if e.Kind.ReadsZero() {
+			size = zeroPiece
+		}
+		p.Len = min(e.Len, size-e.Off%size)
+		c.begin(p)
 		select {
 		case pieces <- p:
 		case <-ctx.Done():
@@ -152,40 +190,95 @@ func (c *copier) cut(ctx context.Context, e blockdev.Extent, pieces chan<- block
 func (c *copier) work(pieces <-chan blockdev.Extent) error {
 	buf := make([]byte, c.piece)
 	for p := range pieces {
-		b := buf[:p.Len]
-		if _, err := c.src.ReadAt(b, p.Off); err != nil {
+		if err := c.copy(p, buf); err != nil {
 			return err
 		}
-		if err := c.write(b, p.Off); err != nil {
-			return err
-		}
-		c.report(p.Len)
+		c.report(p)
 	}
 	return nil
 }
 
-// write writes b at off but for the zeros in it.
+// copy copies one piece by way of buf.
+func (c *copier) copy(p blockdev.Extent, buf []byte) error {
+	if p.Kind.ReadsZero() {
+		return c.dst.Zero(p.Off, p.Len, blockdev.ZeroMayUnmap)
+	}
+	if c.clone != nil && !c.cannot.Load() {
+		shared, err := c.clone(p)
+		if shared {
+			return nil
+		}
+		c.cannot.Store(err != nil) // the copy will tell if it matters
+	}
+	b := buf[:p.Len]
+	if _, err := c.src.ReadAt(b, p.Off); err != nil {
+		return err
+	}
+	return c.write(b, p.Off)
+}
+
+// write writes b at off but for the zeros in it. Linux lets one writer at a
+// time into a file; who waits for it spins. So the workers queue up here,
+// where the CPU is free to decompress meanwhile.
 func (c *copier) write(b []byte, off int64) error {
 	for len(b) > 0 {
 		n, zero := streak(b, off)
-		if !zero {
-			if _, err := c.dst.WriteAt(b[:n], off); err != nil {
-				return err
-			}
+		var err error
+		switch {
+		case zero && !c.options.Dirty:
+		case zero && n >= zeroRun:
+			err = c.dst.Zero(off, int64(n), blockdev.ZeroMayUnmap)
+		default:
+			c.writing.Lock()
+			_, err = c.dst.WriteAt(b[:n], off)
+			c.writing.Unlock()
+		}
+		if err != nil {
+			return err
 		}
 		b, off = b[n:], off+int64(n)
 	}
 	return nil
 }
 
-func (c *copier) report(n int64) {
-	if c.progress == nil {
-		return
-	}
+// begin notes that a piece is about to be handed out.
+func (c *copier) begin(p blockdev.Extent) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.done += n
-	c.progress(c.done, c.total)
+	c.busy = append(c.busy, p.Off)
+	c.handed = p.End()
+}
+
+// report notes that a piece is done.
+func (c *copier) report(p blockdev.Extent) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.busy = slices.Delete(c.busy, slices.Index(c.busy, p.Off), slices.Index(c.busy, p.Off)+1)
+	c.done += p.Len
+	c.tell()
+}
+
+// end notes that everything is done.
+func (c *copier) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.handed = c.src.Size()
+	c.tell()
+}
+
+// tell makes the calls that the options ask for. The caller holds mu.
+func (c *copier) tell() {
+	mark := c.handed
+	for _, off := range c.busy {
+		mark = min(mark, off)
+	}
+	if mark > c.marked && c.options.Mark != nil {
+		c.marked = mark
+		c.options.Mark(mark)
+	}
+	if c.options.Progress != nil {
+		c.options.Progress(c.done, c.total)
+	}
 }
 
 var zeros [zeroUnit]byte

@@ -169,3 +169,75 @@ func TestCopyCancelled(t *testing.T) {
 		t.Errorf("cancelled before: got %v, want %v", err, context.Canceled)
 	}
 }
+
+// TestCopyMarks: what Mark says is done is in the destination, and a Copy that
+// starts there completes the disk.
+func TestCopyMarks(t *testing.T) {
+	content := disk(9 << 20)
+	src := blockdev.MemOf(content)
+	dst := blockdev.NewMem(9 << 20)
+	var marks []int64
+	got := make([]byte, 9<<20)
+	err := Copy(t.Context(), dst, src, CopyOptions{Workers: 4, Mark: func(done int64) {
+		if len(marks) > 0 && done <= marks[len(marks)-1] {
+			t.Errorf("mark %d after %d", done, marks[len(marks)-1])
+		}
+		marks = append(marks, done)
+		if _, err := dst.ReadAt(got[:done], 0); err != nil || !bytes.Equal(got[:done], content[:done]) {
+			t.Errorf("the first %d bytes are said to be done and are not (%v)", done, err)
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(marks) < 9 || marks[len(marks)-1] != 9<<20 {
+		t.Fatalf("marks %v", marks)
+	}
+	for _, start := range []int64{0, marks[0], marks[len(marks)/2], 9 << 20} {
+		dst := blockdev.NewMem(9 << 20)
+		var first, last [2]int64
+		err := Copy(t.Context(), dst, src, CopyOptions{Start: start, Progress: func(done, total int64) {
+			if first[1] == 0 {
+				first = [2]int64{done, total}
+			}
+			last = [2]int64{done, total}
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first[0] < start || last != [2]int64{9 << 20, 9 << 20} {
+			t.Errorf("start %d: progress from %v to %v", start, first, last)
+		}
+		want := bytes.Clone(content)
+		clear(want[:start]) // not touched again
+		wantDisk(t, dst, want)
+	}
+}
+
+// TestCopyDirty: a destination with content has none of it afterwards.
+func TestCopyDirty(t *testing.T) {
+	dir := t.TempDir()
+	const size = 6 << 20
+	src, err := blockdev.CreateFile(filepath.Join(dir, "src"), size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	want := make([]byte, size)
+	copy(want[1<<20:], disk(1<<20)) // zeros in it are shorter than zeroRun
+	copy(want[2<<20:], bytes.Repeat([]byte{7}, 100<<10))
+	copy(want[2<<20+300<<10:], bytes.Repeat([]byte{8}, 100<<10)) // zeros between that are longer
+	if _, err := src.WriteAt(want[1<<20:3<<20], 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	dst := blockdev.MemOf(bytes.Repeat([]byte{0xff}, size))
+	var last [2]int64
+	err = Copy(t.Context(), dst, src, CopyOptions{Dirty: true, Progress: func(done, total int64) { last = [2]int64{done, total} }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantDisk(t, dst, want)
+	if last != [2]int64{size, size} {
+		t.Errorf("last progress %v", last)
+	}
+}

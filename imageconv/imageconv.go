@@ -9,8 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"os"
+	"syscall"
 
 	"github.com/containerdisk/containerdisk/blockdev"
 	"github.com/containerdisk/containerdisk/imageconv/qcow2"
@@ -54,10 +56,13 @@ type Image struct {
 	blockdev.Source
 	Format Format
 
-	path  string
+	path     string
+	identity string
+
 	files []io.Closer // the image's own first
 	info  Info
 
+	file  *blockdev.File // the image's own, or nil: it is packed in another
 	qcow2 *qcow2.Reader  // or nil
 	data  *blockdev.File // the external data file, or nil
 }
@@ -67,6 +72,7 @@ type Info struct {
 	Format      Format `json:"format"`
 	VirtualSize int64  `json:"virtualSize"` // bytes, of the disk
 	FileSize    int64  `json:"fileSize"`    // bytes, of the image file, with its holes
+	DiskUsage   int64  `json:"diskUsage"`   // bytes that the image file takes
 
 	Version     int      `json:"version,omitempty"`     // of the format, where it has several
 	ClusterSize int64    `json:"clusterSize,omitempty"` // bytes; 0: the format has no clusters
@@ -94,17 +100,20 @@ func Open(path string, p Policy) (*Image, error) {
 		p.chain, err = (*chain)(nil).follow(path, info)
 	}
 	if err == nil {
+		im.info.DiskUsage = usage(info)
 		err = im.open(f, p)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), im.Close())
 	}
+	im.identity = fmt.Sprintf("%s %d %q%s", im.Format, im.Size(), p.Snapshot, p.chain.identity())
 	return im, nil
 }
 
 // open makes the disk of the image in f. Files that it opens besides are added
 // to im.files, and closed with the image.
 func (im *Image) open(f blockdev.Source, p Policy) error {
+	im.file, _ = f.(*blockdev.File)
 	format := p.Format
 	if format == "" {
 		var err error
@@ -135,6 +144,18 @@ func (im *Image) open(f blockdev.Source, p Policy) error {
 	im.info.VirtualSize = im.Source.Size()
 	return nil
 }
+
+// usage is how much space a file takes, bytes.
+func usage(info fs.FileInfo) int64 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return st.Blocks * 512 // whatever the file system's block size is
+	}
+	return info.Size()
+}
+
+// Identity says what the disk is, in one line: the same again as long as none
+// of the files that it is in was replaced or written.
+func (im *Image) Identity() string { return im.identity }
 
 // Info tells about the image.
 func (im *Image) Info() Info { return im.info }

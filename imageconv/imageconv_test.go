@@ -122,9 +122,9 @@ func TestOpenQCOW2(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const info = `{"format":"qcow2","virtualSize":100352,"fileSize":%d,"version":3,"clusterSize":4096,` +
+	const info = `{"format":"qcow2","virtualSize":100352,"fileSize":%d,"diskUsage":%d,"version":3,"clusterSize":4096,` +
 		`"compression":"zstd","features":["compression type","lazy refcounts"],"snapshots":1}`
-	if want := fmt.Sprintf(info, im.Info().FileSize); string(got) != want {
+	if want := fmt.Sprintf(info, im.Info().FileSize, im.Info().DiskUsage); string(got) != want {
 		t.Errorf("info:\n got %s\nwant %s", got, want)
 	}
 	if _, err := Open(path, Policy{MaxSize: 100_351}); blockdev.KindOf(err) != blockdev.KindUnsupported {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -29,7 +30,8 @@ type chain struct {
 	path  string // of the last one
 	above *chain // or nil
 	info  fs.FileInfo
-	depth int // files, with this one
+	depth int            // files, with this one
+	all   *[]fs.FileInfo // every file that was opened, those beside the chain too
 }
 
 // below reports whether the last file is read by way of another.
@@ -38,9 +40,9 @@ func (c *chain) below() bool { return c != nil && c.above != nil }
 // follow returns the chain with one more file, if it is not in it yet and there
 // is room.
 func (c *chain) follow(path string, info fs.FileInfo) (*chain, error) {
-	next := &chain{path: path, above: c, info: info, depth: 1}
+	next := &chain{path: path, above: c, info: info, depth: 1, all: new([]fs.FileInfo)}
 	if c != nil {
-		next.depth = c.depth + 1
+		next.depth, next.all = c.depth+1, c.all
 	}
 	if next.depth > maxChain {
 		return nil, openError(blockdev.KindUnsupported,
@@ -51,7 +53,21 @@ func (c *chain) follow(path string, info fs.FileInfo) (*chain, error) {
 			return nil, openError(blockdev.KindCorrupt, fmt.Errorf("the chain of files is a loop: %.200q is in it already", path))
 		}
 	}
+	*next.all = append(*next.all, info)
 	return next, nil
+}
+
+// identity names the files as they were when they were opened: it is another
+// one when a file was replaced or written.
+func (c *chain) identity() string {
+	var b strings.Builder
+	for _, info := range *c.all {
+		fmt.Fprintf(&b, ";%d@%d", info.Size(), info.ModTime().UnixNano())
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			fmt.Fprintf(&b, " %d:%d", st.Dev, st.Ino)
+		}
+	}
+	return b.String()
 }
 
 // openNamed opens the file that the last image of the chain calls name, within

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -201,5 +202,30 @@ func TestSnapshotOfOtherFormats(t *testing.T) {
 	_, err := Open(writeFile(t, make([]byte, 512)), Policy{Snapshot: "x"})
 	if blockdev.KindOf(err) != blockdev.KindUnsupported || !strings.Contains(err.Error(), "raw has no snapshots") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestIdentity changes with every file that the disk is in, and with nothing
+// else.
+func TestIdentity(t *testing.T) {
+	dir := files(t, map[string][]byte{"top": overlayImage("mid", "qcow2", 512), "mid": dataFileImage("data"), "data": make([]byte, topSize)})
+	identity := func() string {
+		t.Helper()
+		return openImage(t, dir+"/top", Policy{AllowDir: dir}).Identity()
+	}
+	last := identity()
+	if last != identity() {
+		t.Error("it changes by itself")
+	}
+	for _, name := range []string{"top", "mid", "data"} {
+		then := time.Now().Add(-time.Hour)
+		if err := os.Chtimes(dir+"/"+name, then, then); err != nil {
+			t.Fatal(err)
+		}
+		now := identity()
+		if now == last {
+			t.Errorf("%s was written, and the identity is the same: %s", name, now)
+		}
+		last = now
 	}
 }

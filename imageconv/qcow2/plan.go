@@ -120,6 +120,26 @@ func (r *Reader) plan(p *plan, off, n int64) error {
 	return nil
 }
 
+// Place is where in a file a piece of the disk is kept as it is.
+type Place struct {
+	Off, Len int64 // bytes; Len is 0 where the piece is not kept as it is
+	DataFile bool  // it is the external data file, not the image's own
+}
+
+// Place tells where the disk's content from off on is, of n bytes at most,
+// which are within the disk.
+func (r *Reader) Place(off, n int64) (Place, error) {
+	var p plan
+	if err := r.plan(&p, off, n); err != nil {
+		return Place{}, err
+	}
+	first := p.runs()[0]
+	if first.kind != runData {
+		return Place{}, nil
+	}
+	return Place{Off: first.host, Len: first.n, DataFile: r.header.DataFile != nil}, nil
+}
+
 // planPage plans from off to the end of what one page of an L2 table maps, or
 // to end. It returns how far it came.
 func (r *Reader) planPage(p *plan, off, end int64) (int64, error) {

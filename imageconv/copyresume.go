@@ -1,0 +1,235 @@
+package imageconv
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/containerdisk/containerdisk/blockdev"
+)
+
+// Partial is a disk file on its way to being complete. Until then it stands
+// beside its place under another name, so that nobody takes it for a disk, with
+// a journal that says what it is a copy of and how far it is:
+//
+//	.NAME.partial          the disk, locked while somebody works on it
+//	.NAME.partial.journal  five lines
+//
+// Whoever opens it again with the same source goes on where the journal says:
+// after an interruption, and after a kill -9, because what was written is in the
+// page cache. After another boot, and with anything else than the same source,
+// it begins anew: what the page cache had may be lost.
+type Partial struct {
+	dst     string
+	file    *os.File // holds the lock
+	dev     *blockdev.File
+	journal *os.File
+	start   int64
+	doneAt  int64 // where in the journal the last line begins
+	written time.Time
+}
+
+// markInterval is how often the journal is written.
+const markInterval = 500 * time.Millisecond
+
+// BusyError says that somebody else works on the file.
+type BusyError struct{ Path string }
+
+func (e *BusyError) Error() string {
+	return fmt.Sprintf("another process is writing %s: wait for it, or stop it", e.Path)
+}
+
+func partialName(dst string) string {
+	dir, base := filepath.Split(dst)
+	return filepath.Join(dir, "."+base+".partial")
+}
+
+// OpenPartial begins a file of size bytes that will be dst, or goes on with one
+// that was begun from the same source; Start tells.
+func OpenPartial(dst string, size int64, source string) (*Partial, error) {
+	p := &Partial{dst: dst}
+	var err error
+	if p.file, err = lockFile(partialName(dst)); err != nil {
+		return nil, err
+	}
+	head := journalHead(size, source)
+	p.doneAt = int64(len(head))
+	p.start = p.readJournal(head, size)
+	if err := p.prepare(head, size); err != nil {
+		return nil, errors.Join(err, p.Discard())
+	}
+	return p, nil
+}
+
+// lockFile opens or makes a file and locks it. Who had it before may have
+// removed or renamed it meanwhile: then it is another one.
+func lockFile(path string) (*os.File, error) {
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o660)
+		if err != nil {
+			return nil, err
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == unix.EWOULDBLOCK {
+			return nil, errors.Join(&BusyError{path}, f.Close())
+		}
+		mine, err := f.Stat()
+		now, nameErr := os.Stat(path)
+		if err == nil && nameErr == nil && os.SameFile(mine, now) {
+			return f, nil
+		}
+		if err := errors.Join(err, f.Close()); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// journalHead is what the journal of the same work begins with.
+func journalHead(size int64, source string) string {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		boot = []byte(time.Now().String()) // no other run has this one
+	}
+	sum := sha256.Sum256([]byte(source))
+	return fmt.Sprintf("containerdisk copy 1\nboot %s\nsource %s\nsize %d\ndone ",
+		strings.TrimSpace(string(boot)), hex.EncodeToString(sum[:]), size)
+}
+
+// readJournal returns how far the file is, or 0 if the journal is not of the
+// same work.
+func (p *Partial) readJournal(head string, size int64) int64 {
+	b, err := os.ReadFile(p.file.Name() + ".journal")
+	rest, same := strings.CutPrefix(string(b), head)
+	if err != nil || !same {
+		return 0
+	}
+	var done int64
+	if _, err := fmt.Sscanf(rest, "%020d\n", &done); err != nil || len(rest) != 21 || done < 0 || done > size {
+		return 0
+	}
+	if st, err := p.file.Stat(); err != nil || st.Size() != size {
+		return 0
+	}
+	return done
+}
+
+// prepare makes the file and its journal what they must be to go on.
+func (p *Partial) prepare(head string, size int64) error {
+	name := p.file.Name() + ".journal"
+	if p.start == 0 { // the old journal goes before the content that it speaks of
+		if err := errors.Join(ignoreMissing(os.Remove(name)), p.file.Truncate(0), p.file.Truncate(size)); err != nil {
+			return err
+		}
+	}
+	var err error
+	if p.journal, err = os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o660); err != nil {
+		return err
+	}
+	if p.start == 0 {
+		if _, err := p.journal.WriteAt(fmt.Appendf(nil, "%s%020d\n", head, 0), 0); err != nil {
+			return err
+		}
+	}
+	f, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", p.file.Fd()), os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	p.dev, err = blockdev.FileOf(f, blockdev.ReadWrite)
+	return err
+}
+
+// Device is the file to write.
+func (p *Partial) Device() *blockdev.File { return p.dev }
+
+// Start is up to where the file is complete already, bytes.
+func (p *Partial) Start() int64 { return p.start }
+
+// Mark notes that the file is complete up to done. Its calls must not overlap.
+func (p *Partial) Mark(done int64) {
+	if time.Since(p.written) < markInterval {
+		return
+	}
+	p.written = time.Now()
+	// A journal that cannot be written says less than was done, which is safe.
+	_, _ = p.journal.WriteAt(fmt.Appendf(nil, "%020d\n", done), p.doneAt)
+}
+
+// Publish makes the complete file durable and gives it its name; replace allows
+// that another file has it now.
+func (p *Partial) Publish(replace bool) error {
+	name := p.file.Name()
+	if err := p.dev.Flush(); err != nil {
+		return errors.Join(err, p.Discard())
+	}
+	// Without its journal the file is begun anew, and with it nothing else
+	// could be taken for what it speaks of.
+	err := os.Remove(name + ".journal")
+	if err == nil {
+		err = rename(name, p.dst, replace)
+	}
+	if err != nil {
+		return errors.Join(err, p.Discard())
+	}
+	return errors.Join(syncDir(filepath.Dir(p.dst)), p.Keep())
+}
+
+// Keep closes the file and leaves it as it is, to go on another time.
+func (p *Partial) Keep() error {
+	var errs []error
+	if p.dev != nil {
+		errs = append(errs, p.dev.Close())
+	}
+	if p.journal != nil {
+		errs = append(errs, p.journal.Close())
+	}
+	return errors.Join(append(errs, p.file.Close())...)
+}
+
+// Discard removes the file and closes it.
+func (p *Partial) Discard() error {
+	name := p.file.Name()
+	return errors.Join(ignoreMissing(os.Remove(name+".journal")), ignoreMissing(os.Remove(name)), p.Keep())
+}
+
+// Name is the file's name until it is complete.
+func (p *Partial) Name() string { return p.file.Name() }
+
+// rename gives a file its name, that of another one only if replace says so.
+func rename(from, to string, replace bool) error {
+	if replace {
+		return os.Rename(from, to)
+	}
+	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
+	if err == unix.EINVAL { // a file system that cannot promise that
+		if err = os.Link(from, to); err == nil {
+			err = os.Remove(from)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", to, err)
+	}
+	return nil
+}
+
+// syncDir makes the names in dir survive a loss of power.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
