@@ -90,6 +90,15 @@ type copyList struct {
 	keeps    bool     // what comes of it is kept under id
 	cscds    []byte   // whole descriptors
 	segments [][]byte // each whole
+	buf      []byte   // one for all segments
+}
+
+// buffer is memory for pieces of n bytes together.
+func (l *copyList) buffer(n int64) []byte {
+	if n = min(n, copyStep); int64(len(l.buf)) < n {
+		l.buf = make([]byte, n)
+	}
+	return l.buf[:n]
 }
 
 func (t *Task) beginCopy() error {

@@ -91,7 +91,7 @@ func (t *Task) copySegment(l *copyList, s []byte, r *copyResult, written map[*LU
 		return err
 	}
 	written[target.lun] = true
-	return t.copyRun(c, r)
+	return t.copyRun(c, l.buffer(c.n+c.pad), r)
 }
 
 // blocks is the extent of a segment from blocks to blocks. The blocks of the
@@ -145,8 +145,7 @@ func (l *LUN) placeBytes(lba uint64, at, n int64) (int64, error) {
 
 // copyRun copies in pieces. Where the two overlap it goes the way in which it
 // does not read what it has written.
-func (t *Task) copyRun(c copyRun, r *copyResult) error {
-	buf := make([]byte, min(c.n+c.pad, copyStep))
+func (t *Task) copyRun(c copyRun, buf []byte, r *copyResult) error {
 	backwards := c.source.lun == c.target.lun && c.to > c.from && c.to-c.from < c.n
 	for done := int64(0); done < c.n; {
 		n := min(c.n-done, int64(len(buf)))

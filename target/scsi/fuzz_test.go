@@ -1,6 +1,7 @@
 package scsi
 
 import (
+	"bytes"
 	"path/filepath"
 	"runtime"
 	"testing"
@@ -21,7 +22,8 @@ func FuzzCDB(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, b, out []byte, piece uint16) {
-		x := newBench(t, nil)
+		x := newPair(t, nil)
+		neighbour := x.disk2.content(0, testBlocks*512)
 		c := cdb(b[:min(len(b), 16)]...)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -34,6 +36,9 @@ func FuzzCDB(f *testing.F) {
 		}
 		checkEnd(t, c, r)
 		x.settle()
+		if c[0] != opcodeCopy && !bytes.Equal(neighbour, x.disk2.content(0, testBlocks*512)) {
+			t.Errorf("% x: the other logical unit has changed", c[:])
+		}
 		// The harness itself keeps what is read.
 		if used := after.TotalAlloc - before.TotalAlloc; used > maxList*8+4*uint64(len(r.in)+len(out)) {
 			t.Errorf("% x: %d bytes allocated for %d in, %d out", c[:], used, len(r.in), len(out))

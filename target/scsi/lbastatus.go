@@ -2,6 +2,8 @@ package scsi
 
 import (
 	"encoding/binary"
+	"math"
+	"time"
 
 	"github.com/containerdisk/containerdisk/blockdev"
 	"github.com/containerdisk/containerdisk/internal/be"
@@ -14,11 +16,13 @@ const (
 	statusHeader            = 8
 	statusDescriptor        = 16
 
-	// maxStatus is the most descriptors in one answer, and maxStatusScan the
-	// bytes of the disk one answer is about: the map of a whole disk may be
-	// long to walk. An initiator asks again from where the answer ends.
-	maxStatus     = 64
-	maxStatusScan = 1 << 30
+	// maxStatus is the most descriptors in one answer. It is about statusScan
+	// bytes of the disk at least, and goes on for statusTime: a hole of many
+	// terabytes is one descriptor, but the map of a whole disk may be long to
+	// walk. An initiator asks again from where the answer ends.
+	maxStatus  = 64
+	statusScan = 1 << 30
+	statusTime = 5 * time.Millisecond
 )
 
 // provisioningStatus is the PROVISIONING STATUS of a run of blocks.
@@ -37,7 +41,7 @@ type statusRun struct {
 }
 
 // lbaStatus builds the reply while the command begins: the map is in memory or
-// in the file system's caches, and maxStatusScan bounds the walk.
+// in the file system's caches, and the walk is bounded.
 func (t *Task) lbaStatus() error {
 	lba := statusLBA.Get(t.cdb[:])
 	if lba >= t.lun.blocks {
@@ -63,15 +67,21 @@ func (t *Task) lbaStatus() error {
 
 // statusRuns returns the first runs from lba on, no more than want of them.
 func (t *Task) statusRuns(lba uint64, want int) ([]statusRun, error) {
-	off := t.lun.offset(lba)
-	n := min(t.lun.offset(t.lun.blocks)-off, maxStatusScan)
+	begun, end := time.Now(), t.lun.offset(t.lun.blocks)
 	runs := make([]statusRun, 0, want)
-	for e, err := range t.lun.disk.Extents(off, n) {
-		if err != nil {
-			return nil, t.lun.diskError(err, reading, off, n)
+	for off := t.lun.offset(lba); off < end; off += statusScan {
+		n := min(end-off, statusScan)
+		for e, err := range t.lun.disk.Extents(off, n) {
+			if err != nil {
+				return nil, t.lun.diskError(err, reading, off, n)
+			}
+			if runs = t.lun.addExtent(runs, lba, e); len(runs) > want {
+				return runs[:want], nil
+			}
 		}
-		if runs = t.lun.addExtent(runs, lba, e); len(runs) > want {
-			return runs[:want], nil
+		// NUMBER OF LOGICAL BLOCKS has four bytes.
+		if time.Since(begun) > statusTime || runs[len(runs)-1].end-lba > math.MaxUint32-statusScan {
+			break
 		}
 	}
 	return runs, nil

@@ -17,13 +17,14 @@ const (
 
 func (l *LUN) modes() modeBits { return modeBits(l.mode.Load()) }
 
-// modePage is a mode page without subpages. body appends it for a state of the
-// parameters; parse returns the state that a received page asks for.
+// modePage is a mode page or a subpage of one. body appends it for a state of
+// the parameters; parse returns the state that a received page asks for.
 //
 // What is changeable is what body makes of the parameters: no second table of
 // masks that could contradict the first.
 type modePage struct {
 	code  byte
+	sub   byte // subpageNone: the page itself
 	body  func([]byte, modeBits) []byte
 	parse func(page []byte) modeBits // nil: nothing can be changed
 	bits  modeBits                   // that the page holds
@@ -32,10 +33,11 @@ type modePage struct {
 // modePages are in ascending order. body appends the page from its code on.
 func modePages() []modePage {
 	return []modePage{
-		{pageRecovery, appendRecoveryPage, nil, 0},
-		{pageCaching, appendCachingPage, parseCachingPage, modeWriteThrough},
-		{pageControl, appendControlPage, parseControlPage, modeSWP | modeDescriptorSense | modeTAS},
-		{pageExceptions, appendExceptionsPage, nil, 0},
+		{pageRecovery, subpageNone, appendRecoveryPage, nil, 0},
+		{pageCaching, subpageNone, appendCachingPage, parseCachingPage, modeWriteThrough},
+		{pageControl, subpageNone, appendControlPage, parseControlPage, modeSWP | modeDescriptorSense | modeTAS},
+		{pageControl, subpageControlExtension, appendControlExtension, nil, 0},
+		{pageExceptions, subpageNone, appendExceptionsPage, nil, 0},
 	}
 }
 
@@ -46,9 +48,25 @@ const (
 	pageExceptions = 0x1c
 	pageAll        = 0x3f
 
-	subpageNone = 0x00
-	subpageAll  = 0xff
+	subpageNone             = 0x00
+	subpageControlExtension = 0x01
+	subpageAll              = 0xff
+
+	modeSPF = 0x40 // in the first byte: a subpage, with a header of four bytes
 )
+
+// header is the size of what stands before a page's parameters: code and length.
+func (p modePage) header() int {
+	if p.sub == subpageNone {
+		return 2
+	}
+	return 4
+}
+
+// asked reports whether a code and subpage code of MODE SENSE ask for the page.
+func (p modePage) asked(code, sub byte) bool {
+	return (code == pageAll || code == p.code) && (sub == subpageAll || sub == p.sub)
+}
 
 // SBC "Read-Write Error Recovery mode page": no retries, no reallocation, no
 // time limit.
@@ -122,6 +140,13 @@ func parseControlPage(page []byte) modeBits {
 	return m
 }
 
+// SPC "Control Extension mode page": asymmetric access is implicit (IALUAE),
+// and sense data is as long as it is.
+func appendControlExtension(b []byte, _ modeBits) []byte {
+	b = append(b, modeSPF|pageControl, subpageControlExtension, 0, 0x1c, 0x01)
+	return append(b, make([]byte, 0x1c-1)...)
+}
+
 // SPC "Informational Exceptions Control mode page": DEXCPT, there are none.
 func appendExceptionsPage(b []byte, _ modeBits) []byte {
 	return append(b, pageExceptions, 10, 0x08, 0, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -132,7 +157,7 @@ func (p modePage) changeable(b []byte) []byte {
 	start := len(b)
 	b = p.body(b, 0)
 	ones := p.body(nil, allModes)
-	for i := 2; i < len(ones); i++ {
+	for i := p.header(); i < len(ones); i++ {
 		b[start+i] ^= ones[i]
 	}
 	return b

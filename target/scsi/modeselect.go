@@ -111,19 +111,22 @@ func (t *Task) checkBlockDescriptor(d []byte, at int) error {
 // findModePage returns the size and the row of the page that begins at an
 // offset of the list.
 func findModePage(list []byte, at int) (size int, page modePage, err error) {
-	if len(list)-at < 2 {
+	b := list[at:]
+	if len(b) < 2 || b[0]&modeSPF != 0 && len(b) < 4 {
 		return 0, page, errListLength
 	}
-	const spf = 0x40 // a subpage: there are none
-	code := list[at] & maskModePage
+	code, sub, length, where := b[0]&maskModePage, byte(subpageNone), int(b[1]), 1
+	if b[0]&modeSPF != 0 {
+		sub, length, where = b[1], int(binary.BigEndian.Uint16(b[2:])), 2
+	}
 	for _, p := range modePages() {
-		if p.code != code || list[at]&spf != 0 {
+		if p.code != code || p.sub != sub || (b[0]&modeSPF != 0) != (p.sub != subpageNone) {
 			continue
 		}
-		if size = len(p.body(nil, 0)); int(list[at+1]) != size-2 {
-			return 0, page, invalidList(at+1, wholeByte)
+		if size = len(p.body(nil, 0)); length != size-p.header() {
+			return 0, page, invalidList(at+where, wholeByte)
 		}
-		if len(list)-at < size {
+		if len(b) < size {
 			return 0, page, errListLength
 		}
 		return size, p, nil
@@ -137,9 +140,9 @@ func (p modePage) take(page []byte, at int) (m modeBits, err error) {
 	if p.parse != nil {
 		m = p.parse(page)
 	}
-	for i, want := range p.body(nil, m)[2:] {
-		if page[2+i] != want {
-			return 0, invalidList(at+2+i, wholeByte)
+	for i, want := range p.body(nil, m)[p.header():] {
+		if page[p.header()+i] != want {
+			return 0, invalidList(at+p.header()+i, wholeByte)
 		}
 	}
 	return m, nil

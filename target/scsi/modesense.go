@@ -105,12 +105,10 @@ func (t *Task) appendModePages(b []byte) ([]byte, error) {
 	if control == valuesSaved && t.lun.store == nil {
 		return nil, errNoSaving
 	}
-	if sub := t.cdb[modeSubpage]; sub != subpageNone && sub != subpageAll {
-		return nil, invalidCDB(modeSubpage, wholeByte)
-	}
-	found := false
+	sub, known, found := t.cdb[modeSubpage], false, false
 	for _, p := range modePages() {
-		if code != pageAll && code != p.code {
+		known = known || p.asked(code, subpageAll)
+		if !p.asked(code, sub) {
 			continue
 		}
 		found = true
@@ -129,8 +127,11 @@ func (t *Task) appendModePages(b []byte) ([]byte, error) {
 			b[start] |= modePS
 		}
 	}
-	if !found {
+	switch {
+	case !known:
 		return nil, invalidCDB(modePageCode, 5)
+	case !found, code == pageAll && sub != subpageNone && sub != subpageAll:
+		return nil, invalidCDB(modeSubpage, wholeByte)
 	}
 	return b, nil
 }

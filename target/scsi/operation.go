@@ -182,10 +182,9 @@ func (l *LUN) fill(o *operation) error {
 	if o.plan.Pattern == nil {
 		return l.zeroAll(o)
 	}
-	passes := max(o.plan.Passes, 1)
+	passes, same := max(o.plan.Passes, 1), repeat(o.plan.Pattern, step)
 	for pass := range passes {
-		same := repeat(o.plan.Pattern, step)
-		if o.plan.Invert && pass%2 == 1 {
+		if o.plan.Invert && pass > 0 {
 			invert(same)
 		}
 		for off := int64(0); off < all; {

@@ -103,6 +103,10 @@ func rows6() []command {
 			"\x08\xff\xff\xff\x04", nil, (*Task).modeSense6, nil, nil, nil},
 		{0x1b, noAction, "START STOP UNIT", 0, conflictUnlessStart,
 			"\x01\x00\x00\xf7\x04", nil, (*Task).beginStartStop, nil, nil, (*Task).startStop},
+		{0x1c, noAction, "RECEIVE DIAGNOSTIC RESULTS", 0, conflictAll,
+			"\x01\xff\xff\xff\x04", nil, (*Task).receiveDiagnostic, nil, nil, nil},
+		{0x1d, noAction, "SEND DIAGNOSTIC", 0, conflictAll,
+			"\xf7\x00\xff\xff\x04", nil, (*Task).beginDiagnostic, nil, nil, (*Task).diagnostic},
 		{0x1e, noAction, "PREVENT ALLOW MEDIUM REMOVAL", 0, conflictUnlessAllow,
 			"\x00\x00\x00\x03\x04", nil, (*Task).preventAllow, nil, nil, nil},
 	}
