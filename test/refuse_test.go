@@ -38,7 +38,7 @@ func TestRefused(t *testing.T) {
 		"L1 table cut":      {image: cut(100 << 10), want: []string{"disk.img"}},
 		"vmdk":              {image: otherFormat("vmdk"), want: []string{"disk.img", "vmdk"}},
 		"vdi":               {image: otherFormat("vdi"), want: []string{"disk.img", "vdi"}},
-		"vhdx":              {image: otherFormat("vhdx"), want: []string{"disk.img", "vhdx"}},
+		"parallels":         {image: otherFormat("parallels"), want: []string{"disk.img", "parallels"}},
 		"qed":               {image: otherFormat("qed"), want: []string{"disk.img", "qed"}},
 		"gzip":              {image: fileOf([]byte("\x1f\x8b\x08\x00" + strings.Repeat("\x00", 8192))), want: []string{"disk.img", "gz"}},
 		"no scratch":        {image: good, more: env{"SCRATCH_DIR": "/nonexistent/scratch"}, want: []string{"SCRATCH_DIR", "/nonexistent/scratch"}},
