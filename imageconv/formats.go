@@ -5,6 +5,7 @@ import (
 	"iter"
 
 	"github.com/containerdisk/containerdisk/blockdev"
+	"github.com/containerdisk/containerdisk/imageconv/packed"
 	"github.com/containerdisk/containerdisk/imageconv/qcow2"
 	"github.com/containerdisk/containerdisk/imageconv/qed"
 	"github.com/containerdisk/containerdisk/imageconv/vdi"
@@ -21,6 +22,13 @@ const (
 	VHD   Format = "vhd" // QEMU: vpc
 	VHDX  Format = "vhdx"
 	ISO   Format = "iso" // QEMU: raw
+
+	// What images are packed in.
+	Gzip  Format = "gzip"
+	Bzip2 Format = "bzip2"
+	XZ    Format = "xz"
+	Zstd  Format = "zstd"
+	Tar   Format = "tar"
 )
 
 // row is what there is to know about a format. A format that we do not know at
@@ -44,6 +52,8 @@ const (
 	live
 	// disc: as live, and it is never written to.
 	disc
+	// wrapper: as populate; what is inside has a format of its own.
+	wrapper
 )
 
 // formats is the table of all formats but raw, which shows nothing. It is a
@@ -62,14 +72,14 @@ func formats() []row {
 		{"bochs", at(0, "Bochs Virtual HD Image"), nil, populate},
 		{"dmg", fromEnd(512, "koly\x00\x00\x00\x04"), nil, populate},
 		{"luks", at(0, "LUKS\xba\xbe"), nil, populate},
-		{"gzip", at(0, "\x1f\x8b\x08"), nil, populate},
-		{"bzip2", at(0, "BZh"), nil, populate},
-		{"xz", at(0, "\xfd7zXZ\x00"), nil, populate},
-		{"zstd", at(0, "\x28\xb5\x2f\xfd"), nil, populate},
+		{Gzip, at(0, "\x1f\x8b\x08"), openCompressed(packed.Gzip), wrapper},
+		{Bzip2, at(0, "BZh"), openCompressed(packed.Bzip2), wrapper},
+		{XZ, at(0, "\xfd7zXZ\x00"), openCompressed(packed.XZ), wrapper},
+		{Zstd, at(0, "\x28\xb5\x2f\xfd"), openCompressed(packed.Zstd), wrapper},
 		{"lz4", at(0, "\x04\x22\x4d\x18"), nil, populate},
 		{"zip", at(0, "PK\x03\x04"), nil, populate},
 		{"7z", at(0, "7z\xbc\xaf\x27\x1c"), nil, populate},
-		{"tar", at(257, "ustar"), nil, populate},
+		{Tar, at(257, "ustar"), openTar, wrapper},
 	}
 }
 
@@ -98,7 +108,7 @@ func (f Format) Readable() bool {
 // copied before its file may be let go.
 func (f Format) Live() bool {
 	r, err := f.row()
-	return err == nil && r.use != populate
+	return err == nil && (r.use == live || r.use == disc)
 }
 
 // ReadOnly reports whether images of the format are discs, which nobody can

@@ -6,6 +6,7 @@
 package imageconv
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -37,7 +38,17 @@ type Policy struct {
 	// the active disk.
 	Snapshot string
 
-	chain *chain // of files, the image's own last
+	// Scratch is the directory into which a compressed image is unpacked, into
+	// a file without a name. "": compressed images are refused.
+	Scratch string
+
+	// Progress is told how many bytes of a compressed image are unpacked, and
+	// how many it has.
+	Progress func(done, total int64)
+
+	ctx    context.Context // of OpenContext, or nil
+	inside packing         // what was unpacked on the way
+	chain  *chain          // of files, the image's own last
 }
 
 // DefaultMaxSize is the size in bytes above which an image is refused unless
@@ -74,6 +85,8 @@ type Info struct {
 	FileSize    int64  `json:"fileSize"`    // bytes, of the image file, with its holes
 	DiskUsage   int64  `json:"diskUsage"`   // bytes that the image file takes
 
+	Packed []Format `json:"packed,omitempty"` // what the image came out of, outermost first
+
 	Version     int      `json:"version,omitempty"`     // of the format, where it has several
 	ClusterSize int64    `json:"clusterSize,omitempty"` // bytes; 0: the format has no clusters
 	Compression string   `json:"compression,omitempty"` // that compressed clusters have, if there are any
@@ -86,7 +99,15 @@ type Info struct {
 	DataFile      string `json:"dataFile,omitempty"`
 }
 
-// Open opens the image at path, a regular file or a block device, for reading.
+// OpenContext is Open that ends early, with ctx's error, when ctx is done: to
+// unpack a compressed image takes long.
+func OpenContext(ctx context.Context, path string, p Policy) (*Image, error) {
+	p.ctx = ctx
+	return Open(path, p)
+}
+
+// Open opens the image at path, a regular file or a block device, for reading. A
+// compressed one is unpacked first.
 // Sizes that are not a multiple of a sector are rounded up, with zeros at the
 // end, so that every disk can be served in blocks of 512 bytes.
 func Open(path string, p Policy) (*Image, error) {
@@ -126,7 +147,7 @@ func (im *Image) open(f blockdev.Source, p Policy) error {
 		return err
 	}
 	im.Format, im.info.Format = format, format
-	if p.Snapshot != "" && format != QCOW2 {
+	if p.Snapshot != "" && format != QCOW2 && r.use != wrapper {
 		return openError(blockdev.KindUnsupported, fmt.Errorf("the format %s has no snapshots", format))
 	}
 	if err := r.open(im, f, p); err != nil {
@@ -156,6 +177,10 @@ func usage(info fs.FileInfo) int64 {
 // Identity says what the disk is, in one line: the same again as long as none
 // of the files that it is in was replaced or written.
 func (im *Image) Identity() string { return im.identity }
+
+// ReadOnly reports whether this is a disc, which nobody can write to, and not a
+// disk; it may be packed.
+func (im *Image) ReadOnly() bool { return im.info.Format.ReadOnly() }
 
 // Info tells about the image.
 func (im *Image) Info() Info { return im.info }

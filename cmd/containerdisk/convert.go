@@ -31,7 +31,8 @@ func newConvert(std stdio) *cobra.Command {
 		Short: "Expand an image into a raw disk",
 		Long: "Expand the disk image SRC into the raw disk DST, a sparse file.\n" +
 			"DST appears under its name when it is complete, not before.\n" +
-			"- as SRC is standard input; what comes through a pipe is first kept in $TMPDIR.\n" +
+			"- as SRC is standard input; what comes through a pipe is first kept in $TMPDIR, and so is\n" +
+			"what a compressed image (.gz, .xz, .zst, .bz2) unpacks to.\n" +
 			"- as DST is standard output: every byte of the disk, in order.",
 		Args: usage(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -97,14 +98,14 @@ func (c *converter) checkDestination(dst string) error {
 // open opens the image src.
 func (c *converter) open(src string) (*imageconv.Image, error) {
 	if src != standardStream {
-		im, err := imageconv.Open(src, imageconv.Policy{})
+		im, err := imageconv.Open(src, imageconv.Policy{Scratch: os.TempDir()})
 		return im, refuse(err)
 	}
 	f, err := c.standardInput()
 	if err != nil {
 		return nil, err
 	}
-	im, err := imageconv.Open(reopen(f), imageconv.Policy{})
+	im, err := imageconv.Open(reopen(f), imageconv.Policy{Scratch: os.TempDir()})
 	runtime.KeepAlive(f) // its descriptor was needed until here
 	return im, refuse(err)
 }

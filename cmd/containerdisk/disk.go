@@ -30,12 +30,12 @@ type disk struct {
 
 // openDisks opens the images that were found. All that is wrong with them is
 // told together.
-// The first gets the number lun.
-func openDisks(found []discovery.Disk, size int64, lun uint64) ([]*disk, error) {
+// The first gets the number lun. Compressed ones are unpacked into scratch.
+func openDisks(found []discovery.Disk, size int64, lun uint64, scratch string) ([]*disk, error) {
 	var disks []*disk
 	var errs []error
 	for i, f := range found {
-		im, err := imageconv.Open(f.Path, imageconv.Policy{Format: f.Format})
+		im, err := imageconv.Open(f.Path, imageconv.Policy{Format: f.Format, Scratch: scratch})
 		if err != nil {
 			errs = append(errs, err)
 			continue

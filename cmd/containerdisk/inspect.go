@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"text/tabwriter"
 
@@ -21,7 +22,7 @@ func newInspect(std stdio) *cobra.Command {
 		Short: "Tell what an image file holds",
 		Args:  usage(cobra.ExactArgs(1)),
 		RunE: func(_ *cobra.Command, args []string) error {
-			im, err := imageconv.Open(args[0], imageconv.Policy{})
+			im, err := imageconv.Open(args[0], imageconv.Policy{Scratch: os.TempDir()})
 			if err != nil {
 				return refusal{err}
 			}
@@ -94,6 +95,9 @@ func writeInfo(w io.Writer, name string, info imageconv.Info, used usedSpace) er
 		format += fmt.Sprintf(", version %d", info.Version)
 	}
 	fmt.Fprintf(t, "image\t%s\n", name)
+	for _, p := range info.Packed {
+		format += ", packed in " + string(p)
+	}
 	fmt.Fprintf(t, "format\t%s\n", format)
 	fmt.Fprintf(t, "virtual size\t%s (%d bytes)\n", size(info.VirtualSize), info.VirtualSize)
 	fmt.Fprintf(t, "file size\t%s\n", size(info.FileSize))

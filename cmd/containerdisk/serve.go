@@ -157,7 +157,7 @@ func (s *server) run(stop stop) (err error) {
 func (s *server) prepare() error {
 	found, err := discovery.Find(s.cfg.ImagePath, discovery.Options{Several: s.cfg.MultiDisk})
 	if err == nil {
-		s.disks, err = openDisks(found, s.cfg.DiskSize, s.cfg.LUN)
+		s.disks, err = openDisks(found, s.cfg.DiskSize, s.cfg.LUN, s.cfg.ScratchDir)
 	}
 	s.status.SetDisks(s.describe())
 	return errors.Join(err, s.openScratch(), s.openPages(), s.checkDoors(), s.checkLUNs())

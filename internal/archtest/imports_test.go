@@ -127,7 +127,7 @@ func TestThirdPartyHasOneRoom(t *testing.T) {
 func mayImport(name, imp string) bool {
 	for mod, room := range thirdParty {
 		if within(imp, mod) {
-			return room == name
+			return within(name, room)
 		}
 	}
 	return false

@@ -33,6 +33,7 @@ var rooms = map[string]room{
 		ours:  []string{"blockdev", "imageconv/inflate", "internal/be"},
 		never: []string{"net", "os!"},
 	},
+	"imageconv/packed": {never: []string{"net", "os!"}},
 	"imageconv/vhd": {
 		ours:  []string{"blockdev", "imageconv/pages", "imageconv/runs", "internal/be"},
 		never: []string{"net", "os!"},
@@ -50,7 +51,7 @@ var rooms = map[string]room{
 		never: []string{"net", "os!"},
 	},
 	"imageconv": {
-		ours:  []string{"blockdev", "imageconv/qcow2", "imageconv/qed", "imageconv/vdi", "imageconv/vhd", "imageconv/vhdx", "internal/be"},
+		ours:  []string{"blockdev", "imageconv/packed", "imageconv/qcow2", "imageconv/qed", "imageconv/vdi", "imageconv/vhd", "imageconv/vhdx", "internal/be"},
 		never: []string{"net"},
 	},
 	// The overlay is given its base; which image that is it does not know.
@@ -81,12 +82,13 @@ var rooms = map[string]room{
 // helpers are never part of the product.
 var helpers = []string{"blockdev/blockdevtest", "imageconv/imagetest", "internal/archtest", "test", "test/guest"}
 
-// thirdParty gives each module from outside the one room that imports it, so
-// that it can be changed there.
+// thirdParty gives each module from outside the one room that imports it, or the
+// rooms below, so that it can be changed there.
 var thirdParty = map[string]string{
 	"github.com/sethvargo/go-envconfig":   "internal/config",
 	"github.com/prometheus/client_golang": "internal/status",
-	"github.com/klauspost/compress":       "imageconv/qcow2",
+	"github.com/klauspost/compress":       "imageconv",        // zstd: of clusters, and of whole images
+	"github.com/therootcompany/xz":        "imageconv/packed", // its dictionary can be bounded
 	"github.com/spf13/cobra":              command,
 	"github.com/spf13/pflag":              command,
 	"github.com/schollz/progressbar/v3":   command,
