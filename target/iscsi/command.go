@@ -198,6 +198,7 @@ func (c *conn) free(cmd *command) {
 
 // drop ends an aborted command that no worker has, without a word.
 func (c *conn) drop(cmd *command) {
+	cmd.task.Abort() // takes it out of the task set, whoever aborted it
 	c.countDone(cmd)
 	c.free(cmd)
 }

@@ -56,6 +56,7 @@ func (c *conn) logout(h logoutRequest, p pdu) error {
 		return nil
 	}
 	c.flush()
+	c.nc.Close() // a worker has nothing to add
 	return errLogout
 }
 

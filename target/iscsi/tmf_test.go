@@ -290,6 +290,25 @@ func TestAbortTaskSetSparesOthers(t *testing.T) {
 	a.good(a.finish(tag))
 }
 
+// TestAbortedIsOver: a command that its own session has aborted is not among
+// those that another session clears later.
+func TestAbortedIsOver(t *testing.T) {
+	s := serveTCP(t)
+	a, b := s.ready(t, "InitialR2T=No"), s.dial(t)
+	b.isid[5]++
+	b.loginReady()
+	w := writeCommand(0, 64)
+	w.h[1] &^= flagF // its data is to follow, and does not
+	a.request(w)
+	if got := a.manage(taskPDU(tmfAbortTaskSet, nil)); got != 0 {
+		t.Errorf("ABORT TASK SET: response %d", got)
+	}
+	if got := b.manage(taskPDU(tmfClearTaskSet, nil)); got != 0 {
+		t.Errorf("CLEAR TASK SET: response %d", got)
+	}
+	a.good(a.testUnitReady())
+}
+
 // TestColdReset: the target treats it as a power-on, RFC 7143 §11.5.1. Nothing
 // that was connected is left, and what was reserved or under way is gone.
 func TestColdReset(t *testing.T) {
