@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
 	testSize  = 34 << 20
-	testLimit = 20 * time.Second // for anything a test waits for
+	testLimit = time.Minute // for anything a test waits for
 )
 
 // numbered is content in which every eight bytes are their own offset, but for

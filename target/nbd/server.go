@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,6 +58,8 @@ type Server struct {
 	door  *wire.Door
 	stats counts
 
+	processors int // that Go uses
+
 	mu       sync.Mutex // guards all below
 	left     chan struct{}
 	users    int        // connections in transmission
@@ -84,8 +87,9 @@ var ErrClosed = errors.New("nbd: the server is closed")
 func New(o Options) *Server {
 	o.fillIn()
 	return &Server{
-		o:    o,
-		left: make(chan struct{}),
+		processors: runtime.GOMAXPROCS(0),
+		o:          o,
+		left:       make(chan struct{}),
 		door: wire.NewDoor(wire.DoorOptions{
 			Log:        o.Log,
 			Handshakes: o.MaxHandshakes,
@@ -103,6 +107,10 @@ func (s *Server) Stats() Stats {
 		Refused:     s.stats.refused.Load(),
 	}
 }
+
+// canSpare reports whether a connection may linger for its client: there is a
+// processor for each of them, and one more.
+func (s *Server) canSpare() bool { return s.inTransmission() < s.processors }
 
 func (s *Server) inTransmission() int { return int(s.stats.users.Load()) }
 
