@@ -609,9 +609,7 @@ func (p *player) damagedHeader() {
 		return
 	}
 	p.g.release()
-	b := command10(flagF, 0, make([]byte, 16)).bytes(true, p.c.dataDigest)
-	b[33] ^= 1
-	p.c.sendBytes(b)
+	p.c.sendBytes(p.c.damagedHeader(command10(flagF, 0, make([]byte, 16))))
 	p.drain()
 }
 
