@@ -41,6 +41,11 @@ func (i *itl) admit(flags flags, c conflict) error {
 	if flags&medium != 0 && i.lun.stopped.Load() {
 		return errNeedsStart
 	}
+	if flags&medium != 0 {
+		if err := i.lun.cd.medium(); err != nil {
+			return err
+		}
+	}
 	if flags&modifies != 0 && i.lun.protected() {
 		return errProtected
 	}

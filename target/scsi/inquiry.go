@@ -19,6 +19,7 @@ const (
 // INQUIRY returns.
 const (
 	peripheralDisk = 0x00 // connected, direct access block device
+	peripheralDisc = 0x05 // connected, CD/DVD device
 	peripheralNone = 0x3f // could be here, is not; no device type
 	peripheralBad  = 0x7f // can not be here
 )
@@ -36,7 +37,7 @@ func (t *Task) inquiry() error {
 	if page != 0 {
 		return invalidCDB(inquiryPage, wholeByte)
 	}
-	t.data = appendInquiry(t.data, peripheralDisk, t.lun.identity)
+	t.data = appendInquiry(t.data, t.lun.peripheral(), t.lun.identity)
 	return t.reply(allocation)
 }
 
@@ -56,13 +57,17 @@ func (t *Task) inquiryNowhere(lun uint64) error {
 
 // appendInquiry appends SPC "Standard INQUIRY data".
 func appendInquiry(b []byte, peripheral byte, id Identity) []byte {
-	start, groups := len(b), byte(0)
-	if peripheral == peripheralDisk {
+	start, groups, removable := len(b), byte(0), byte(0)
+	commands := []uint16{0x04c0} // SBC-3
+	switch peripheral {
+	case peripheralDisc:
+		removable, commands = 0x80, nil // RMB; MMC is what the device type says
+	case peripheralDisk:
 		groups = 0x10 | 0x08 // TPGS 01b: implicit, REPORT TARGET PORT GROUPS answers; 3PC: EXTENDED COPY
 	}
 	b = append(b,
 		peripheral,
-		0,                       // RMB 0: the medium is not removable
+		removable,
 		6,                       // VERSION: SPC-4
 		0x12,                    // HISUP, RESPONSE DATA FORMAT 2
 		standardInquirySize-4-1, // ADDITIONAL LENGTH
@@ -74,15 +79,22 @@ func appendInquiry(b []byte, peripheral byte, id Identity) []byte {
 	b = appendText(b, id.Product, 16)
 	b = appendText(b, id.Revision, 4)
 	b = append(b, make([]byte, 22)...) // vendor specific, reserved
-	for _, version := range []uint16{
+	for _, version := range append([]uint16{
 		0x00a0, // SAM-5
 		0x0960, // iSCSI
 		0x0460, // SPC-4
-		0x04c0, // SBC-3
-	} {
+	}, commands...) {
 		b = binary.BigEndian.AppendUint16(b, version)
 	}
 	return append(b, make([]byte, standardInquirySize-(len(b)-start))...)
+}
+
+// peripheral is the first byte of all that INQUIRY returns.
+func (l *LUN) peripheral() byte {
+	if l.cd != nil {
+		return peripheralDisc
+	}
+	return peripheralDisk
 }
 
 // identity is who the target is where there is no logical unit: what its

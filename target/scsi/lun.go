@@ -12,7 +12,8 @@ import (
 
 // LUNOptions are what a logical unit is besides its disk.
 type LUNOptions struct {
-	BlockSize int             // bytes of a logical block: 512 (also when zero) or 4096
+	Type      DeviceType
+	BlockSize int             // bytes of a disk's logical block: 512 (also when zero) or 4096
 	Access    blockdev.Access // blockdev.ReadOnly: write protected
 	Identity  Identity
 	// Store is where Restore finds what survived the last restart. Without
@@ -60,6 +61,7 @@ type LUN struct {
 	holder  atomic.Pointer[Nexus] // who made RESERVE (6)
 
 	back background
+	cd   *drive // nil: a disk
 
 	reserved atomic.Pointer[reservations] // persistent ones; never nil
 	changing sync.Mutex                   // held while reserved or saved change, and while holder becomes somebody
@@ -83,10 +85,13 @@ type counters struct {
 // of a disk that is no whole block is not visible.
 func NewLUN(dev blockdev.Device, o LUNOptions) *LUN {
 	size := o.BlockSize
+	if o.Type == CDROM {
+		size, o.Access = discBlock, blockdev.ReadOnly
+	}
 	switch size {
 	case 0:
 		size = 512
-	case 512, 4096:
+	case 512, 4096, discBlock:
 	default:
 		panic(fmt.Sprintf("scsi: logical blocks of %d bytes, want 512 or 4096", size))
 	}
@@ -103,6 +108,9 @@ func NewLUN(dev blockdev.Device, o LUNOptions) *LUN {
 	l.mode.Store(l.saved.Load())
 	l.dirty.Store(!l.caps.ReadOnly) // whoever had the disk before us may have written
 	l.table = newTable(l.provisioning())
+	if o.Type == CDROM {
+		l.cd, l.table = new(drive), newDriveTable()
+	}
 	l.back.stop, l.back.least = make(chan struct{}), overwriteTime
 	return l
 }
@@ -186,6 +194,9 @@ func (l *LUN) detach(i *itl) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.itls = slices.DeleteFunc(l.itls, func(other *itl) bool { return other == i })
+	if l.cd != nil {
+		l.cd.prevent(i, false)
+	}
 }
 
 // nexuses are those attached now.
@@ -243,6 +254,9 @@ func (l *LUN) reset(why senseCode, by *itl) {
 	l.mode.Store(l.saved.Load())
 	l.stopped.Store(false)
 	l.holder.Store(nil)
+	if l.cd != nil {
+		l.cd.reset()
+	}
 	for _, i := range all {
 		i.forgetCopies()
 		i.raise(why)

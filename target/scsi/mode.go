@@ -30,6 +30,14 @@ type modePage struct {
 	bits  modeBits                   // that the page holds
 }
 
+// modePages are those that the logical unit has.
+func (l *LUN) modePages() []modePage {
+	if l.cd != nil {
+		return driveModePages()
+	}
+	return modePages()
+}
+
 // modePages are in ascending order. body appends the page from its code on.
 func modePages() []modePage {
 	return []modePage{

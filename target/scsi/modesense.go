@@ -42,7 +42,7 @@ const (
 
 func (t *Task) modeSense6() error {
 	descriptor := shortBlockDescriptor
-	if t.cdb[modeFlags]&modeFlagDBD != 0 {
+	if t.cdb[modeFlags]&modeFlagDBD != 0 || t.lun.cd != nil {
 		descriptor = 0
 	}
 	start := len(t.data)
@@ -59,7 +59,7 @@ func (t *Task) modeSense6() error {
 func (t *Task) modeSense10() error {
 	descriptor, longLBA := shortBlockDescriptor, byte(0)
 	switch flags := t.cdb[modeFlags]; {
-	case flags&modeFlagDBD != 0:
+	case flags&modeFlagDBD != 0, t.lun.cd != nil: // MMC has no block descriptors
 		descriptor = 0
 	case flags&modeFlagLLBAA != 0:
 		descriptor, longLBA = longBlockDescriptor, 1
@@ -78,6 +78,9 @@ func (t *Task) modeSense10() error {
 // deviceSpecific is SBC "DEVICE-SPECIFIC PARAMETER field": DPO and FUA are
 // taken; WP tells that writes are refused for whatever reason.
 func (l *LUN) deviceSpecific() byte {
+	if l.cd != nil {
+		return 0 // MMC "Mode Parameter Header": reserved
+	}
 	if l.protected() {
 		return modeDPOFUA | modeWP
 	}
@@ -106,7 +109,7 @@ func (t *Task) appendModePages(b []byte) ([]byte, error) {
 		return nil, errNoSaving
 	}
 	sub, known, found := t.cdb[modeSubpage], false, false
-	for _, p := range modePages() {
+	for _, p := range t.lun.modePages() {
 		known = known || p.asked(code, subpageAll)
 		if !p.asked(code, sub) {
 			continue

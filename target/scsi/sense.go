@@ -68,6 +68,10 @@ const (
 	codeSanitizeFailed         senseCode = 0x3103 // SANITIZE COMMAND FAILED
 	codeSavingNotSupported     senseCode = 0x3900
 	codeUnitFailure            senseCode = 0x3e01 // LOGICAL UNIT FAILURE
+	codeMediumChanged          senseCode = 0x2800 // NOT READY TO READY CHANGE, MEDIUM MAY HAVE CHANGED
+	codeIncompatible           senseCode = 0x3002 // CANNOT READ MEDIUM - INCOMPATIBLE FORMAT
+	codeNoMedium               senseCode = 0x3a02 // MEDIUM NOT PRESENT - TRAY OPEN
+	codeRemovalPrevented       senseCode = 0x5302 // MEDIUM REMOVAL PREVENTED
 	codeNoRegistrations        senseCode = 0x5504 // INSUFFICIENT REGISTRATION RESOURCES
 	codeInternalFailure        senseCode = 0x4400 // INTERNAL TARGET FAILURE
 )
@@ -128,18 +132,21 @@ func invalidList(at, bit int) error {
 }
 
 var (
-	errListLength      = fault{key: keyIllegalRequest, code: codeParameterListLength}
-	errShortData       = fault{key: keyIllegalRequest, code: codeInvalidInformation}
-	errInvalidOpcode   = fault{key: keyIllegalRequest, code: codeInvalidOpcode}
-	errOutOfRange      = fault{key: keyIllegalRequest, code: codeLBAOutOfRange}
-	errNoLogicalUnit   = fault{key: keyIllegalRequest, code: codeNoLogicalUnit}
-	errNoSaving        = fault{key: keyIllegalRequest, code: codeSavingNotSupported}
-	errInvalidRelease  = fault{key: keyIllegalRequest, code: codeInvalidRelease}
-	errNoRegistrations = fault{key: keyIllegalRequest, code: codeNoRegistrations}
-	errProtected       = fault{key: keyDataProtect, code: codeWriteProtected}
-	errInternal        = fault{key: keyHardwareError, code: codeInternalFailure}
-	errSanitizeFailed  = fault{key: keyMediumError, code: codeSanitizeFailed}
-	errNeedsStart      = fault{key: keyNotReady, code: codeNeedsStart}
+	errListLength       = fault{key: keyIllegalRequest, code: codeParameterListLength}
+	errShortData        = fault{key: keyIllegalRequest, code: codeInvalidInformation}
+	errInvalidOpcode    = fault{key: keyIllegalRequest, code: codeInvalidOpcode}
+	errOutOfRange       = fault{key: keyIllegalRequest, code: codeLBAOutOfRange}
+	errNoLogicalUnit    = fault{key: keyIllegalRequest, code: codeNoLogicalUnit}
+	errNoSaving         = fault{key: keyIllegalRequest, code: codeSavingNotSupported}
+	errInvalidRelease   = fault{key: keyIllegalRequest, code: codeInvalidRelease}
+	errNoRegistrations  = fault{key: keyIllegalRequest, code: codeNoRegistrations}
+	errProtected        = fault{key: keyDataProtect, code: codeWriteProtected}
+	errInternal         = fault{key: keyHardwareError, code: codeInternalFailure}
+	errSanitizeFailed   = fault{key: keyMediumError, code: codeSanitizeFailed}
+	errNoMedium         = fault{key: keyNotReady, code: codeNoMedium}
+	errIncompatible     = fault{key: keyIllegalRequest, code: codeIncompatible}
+	errRemovalPrevented = fault{key: keyIllegalRequest, code: codeRemovalPrevented}
+	errNeedsStart       = fault{key: keyNotReady, code: codeNeedsStart}
 )
 
 // statusError is a status without sense data, on its way to Task.fail.

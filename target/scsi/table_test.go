@@ -7,7 +7,10 @@ import (
 
 func TestRowsAreInOrder(t *testing.T) {
 	last := -1
-	for _, row := range rows() {
+	for _, row := range append(rows(), driveRows()...) {
+		if row.opcode == driveRows()[0].opcode && last > int(row.opcode)<<8 {
+			last = -1 // the other list begins
+		}
 		at := int(row.opcode)<<8 + int(row.action+1)
 		if at <= last {
 			t.Errorf("%s (%02x) is out of order", row.name, row.opcode)
@@ -33,7 +36,7 @@ func TestRowsAreInOrder(t *testing.T) {
 // What is listed exists, what is not listed does not, for every operation code
 // and service action; the list and the single answers agree.
 func TestOpcodes(t *testing.T) {
-	for _, disk := range []string{"thin", "full", "readonly"} {
+	for _, disk := range []string{"thin", "full", "readonly", "cdrom"} {
 		t.Run(disk, func(t *testing.T) {
 			x := newBench(t, vectorDisk(t, disk))
 			listed := listOpcodes(t, x)

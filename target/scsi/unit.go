@@ -22,6 +22,8 @@ func (t *Task) requestSense() error {
 		f = o.condition()
 	} else if t.lun.stopped.Load() {
 		f = errNeedsStart
+	} else if t.lun.cd.medium() != nil {
+		f = errNoMedium
 	}
 	return t.replySense(f)
 }

@@ -17,7 +17,7 @@ import (
 // A vector file is a sequence of commands to one logical unit. A line is
 //
 //	# a comment, also behind anything else
-//	disk: thin | full | stale | readonly | 4k   (first line; 4096 blocks of 512 bytes)
+//	disk: thin | full | stale | readonly | cdrom | 4k   (first line; 4096 blocks of 512 bytes)
 //	lun: 8 bytes of hex                   (for all that follows; default LUN 1)
 //	cdb: bytes                            (begins a command)
 //	out: bytes                            (its data-out)
@@ -67,6 +67,8 @@ func vectorDisk(t testing.TB, name string) func(*testDisk, *LUNOptions) {
 		return func(d *testDisk, _ *LUNOptions) { d.caps.DiscardZeroes = false }
 	case "readonly":
 		return readOnlyDisk
+	case "cdrom":
+		return func(_ *testDisk, o *LUNOptions) { o.Type = CDROM }
 	case "4k":
 		return func(_ *testDisk, o *LUNOptions) { o.BlockSize = 4096 }
 	}

@@ -31,14 +31,23 @@ func vpdPages() []vpdPage {
 	}
 }
 
+// vpdPages are those that the logical unit has: the last ones are about disks.
+func (l *LUN) vpdPages() []vpdPage {
+	all := vpdPages()
+	if l.cd != nil {
+		return all[:3]
+	}
+	return all
+}
+
 const vpdLength be.U16 = 2 // PAGE LENGTH: what follows these four bytes
 
 // vpd appends a page, if there is one of that code.
 func (l *LUN) vpd(b []byte, code byte) ([]byte, bool) {
-	for _, page := range vpdPages() {
+	for _, page := range l.vpdPages() {
 		if page.code == code {
 			start := len(b)
-			b = page.body(l, append(b, peripheralDisk, code, 0, 0))
+			b = page.body(l, append(b, l.peripheral(), code, 0, 0))
 			vpdLength.Put(b[start:], uint16(len(b)-start-4))
 			return b, true
 		}
@@ -48,7 +57,7 @@ func (l *LUN) vpd(b []byte, code byte) ([]byte, bool) {
 
 // SPC "Supported VPD Pages VPD page".
 func (l *LUN) supportedPages(b []byte) []byte {
-	for _, page := range vpdPages() {
+	for _, page := range l.vpdPages() {
 		b = append(b, page.code)
 	}
 	return b
