@@ -25,11 +25,18 @@ import (
 type Config struct {
 	ImagePath string // the image, or the directory to look for it
 	MultiDisk bool   // several images are several disks, and no mistake
+	RawImage  bool   // the image is a raw disk, whatever it looks like
 
-	CopyMode   CopyMode
-	ScratchDir string // where expanded disks go
-	DiskSize   int64  // bytes; 0: as the image says
-	AccessMode AccessMode
+	CopyMode    CopyMode
+	HydrateRate int64 // bytes a second; 0: not limited
+	DiskSize    int64 // bytes; 0: as the image says
+	AccessMode  AccessMode
+
+	ScratchDir  string // where disks go that are not on a volume
+	KeepScratch bool   // also after an orderly end
+	VolumePath  string // where the disk is kept; "": in the scratch directory
+	Preallocate Preallocate
+	Populated   Populated // whether a device that we know nothing of holds the disk
 
 	WWN            string         // the target's iSCSI name
 	LUN            uint64         // of the first disk
@@ -55,8 +62,37 @@ type Config struct {
 // CopyMode is how a writable disk is made of the image.
 type CopyMode string
 
-// CopyClone makes a whole raw copy of the image.
-const CopyClone CopyMode = "clone"
+const (
+	CopyNone  CopyMode = "none"          // the image is the disk
+	CopyWrite CopyMode = "copy-on-write" // what is written is kept
+	CopyRead  CopyMode = "copy-on-read"  // what is written or read is kept
+	CopyClone CopyMode = "clone"         // all of the image is copied in time
+)
+
+// ImageFormat is how the format of an image is found out.
+type ImageFormat string
+
+const (
+	FormatAuto ImageFormat = "auto"
+	FormatRaw  ImageFormat = "raw"
+)
+
+// Preallocate is what is done about space on a volume that is not written yet.
+type Preallocate string
+
+const (
+	PreallocateNone   Preallocate = "none"
+	PreallocateFalloc Preallocate = "falloc"
+)
+
+// Populated is what the operator knows about a block device.
+type Populated string
+
+const (
+	PopulatedAuto Populated = "auto"
+	PopulatedYes  Populated = "true"
+	PopulatedNo   Populated = "false"
+)
 
 // AccessMode is how many clients a disk has at a time.
 type AccessMode string
@@ -105,11 +141,15 @@ func read(r *reader, env *environment) Config {
 	parse(r, env.Image.ImagePath, &c.ImagePath, asIs)
 	parse(r, env.Image.MultiDisk, &c.MultiDisk, parseBool)
 
-	parse(r, env.Disk.CopyMode, &c.CopyMode, oneOf("not available in this version", CopyClone))
-	parse(r, env.Disk.ScratchDir, &c.ScratchDir, asIs)
-	alias(r, env.Former.CopyPath, env.Disk.ScratchDir, &c.ScratchDir, asIs)
+	var format ImageFormat
+	parse(r, env.Image.ImageFormat, &format, oneOf("unknown", FormatAuto, FormatRaw))
+	c.RawImage = format == FormatRaw
+
+	parse(r, env.Disk.CopyMode, &c.CopyMode, oneOf("unknown", CopyClone, CopyWrite, CopyRead, CopyNone))
+	parse(r, env.Disk.HydrateRate, &c.HydrateRate, parseRate)
 	parse(r, env.Disk.DiskSize, &c.DiskSize, parseSize)
 	parse(r, env.Disk.AccessMode, &c.AccessMode, oneOf("unknown", WriteExclusive, WriteShared, ReadShared))
+	readStore(r, env, &c)
 
 	parse(r, env.ISCSI.WWN, &c.WWN, parseISCSIName)
 	parse(r, env.ISCSI.LUN, &c.LUN, parseLUN)
@@ -127,12 +167,6 @@ func read(r *reader, env *environment) Config {
 	parse(r, env.Server.ShutdownGrace, &c.ShutdownGrace, parseGrace)
 	parse(r, env.Server.LogFormat, &c.LogFormat, oneOf("unknown", LogAuto, LogText, LogJSON))
 	parse(r, env.Server.LogLevel, &c.LogLevel, parseLevel)
-
-	for _, v := range env.later() {
-		if v.set {
-			r.fail(v, errors.New("not available in this version; unset it"))
-		}
-	}
 	return c
 }
 

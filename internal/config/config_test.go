@@ -39,6 +39,8 @@ func TestNothingSet(t *testing.T) {
 		ImagePath:     "/disk",
 		CopyMode:      CopyClone,
 		ScratchDir:    "/var/tmp",
+		Preallocate:   PreallocateNone,
+		Populated:     PopulatedAuto,
 		AccessMode:    WriteExclusive,
 		WWN:           "iqn.2017-01.io.kubevirt:wrapper",
 		LUN:           1,
@@ -56,7 +58,9 @@ func TestNothingSet(t *testing.T) {
 
 func TestEverythingSet(t *testing.T) {
 	c := mustRead(t, env{
-		"IMAGE_PATH": "/image/disk", "MULTI_DISK": "true", "COPY_MODE": "clone", "SCRATCH_DIR": "/scratch",
+		"IMAGE_PATH": "/image/disk", "MULTI_DISK": "false", "IMAGE_FORMAT": "raw", "COPY_MODE": "clone", "HYDRATE_RATE": "100M",
+		"SCRATCH_DIR": "/scratch", "SCRATCH_DIRS": "fast=/storage/ssd, slow=/storage/rust", "USAGE_TYPE": "slow", "KEEP_SCRATCH": "false",
+		"VOLUME_PATH": "/volume", "PREALLOCATE": "falloc", "POPULATED": "false", "DISK_SIZE": "10Gi",
 		"ACCESS_MODE": "write-shared", "WWN": "iqn.2024-02.com.example:disk", "LUN": "0",
 		"ISCSI_LISTEN": "[::]:3261", "CHAP_USERNAME": "vm", "CHAP_PASSWORD": "a secret of a vm",
 		"CHAP_MUTUAL_USERNAME": "disk", "CHAP_MUTUAL_PASSWORD": "a secret of the disk", "CHAP_ALGORITHMS": "sha256, MD5",
@@ -67,7 +71,8 @@ func TestEverythingSet(t *testing.T) {
 	})
 	c.chapFrom = nil
 	got := fmt.Sprintf("%+v", c)
-	want := "{ImagePath:/image/disk MultiDisk:true CopyMode:clone ScratchDir:/scratch DiskSize:0 AccessMode:write-shared " +
+	want := "{ImagePath:/image/disk MultiDisk:false RawImage:true CopyMode:clone HydrateRate:100000000 DiskSize:10737418240 AccessMode:write-shared " +
+		"ScratchDir:/storage/rust KeepScratch:false VolumePath:/volume Preallocate:falloc Populated:false " +
 		"WWN:iqn.2024-02.com.example:disk LUN:0 ISCSIListen:[::]:3261 " +
 		"CHAP:{Initiator:{Name:vm Secret:[redacted]} Target:{Name:disk Secret:[redacted]} Algorithms:[SHA-256 MD5]} " +
 		"InsecureNoAuth:false NBDSocket:/run/d.sock NBDListen:0.0.0.0:10809 NBDTLSDir:/tls Sockets:2 StatusListen:0.0.0.0:8080 HealthFile:/run/ok ShutdownGrace:1m30s LogFormat:json LogLevel:DEBUG " +
@@ -120,6 +125,29 @@ func TestListen(t *testing.T) {
 	for _, tt := range tests {
 		if got := mustRead(t, tt.env).ISCSIListen.String(); got != tt.want {
 			t.Errorf("%v: got %s, want %s", tt.env, got, tt.want)
+		}
+	}
+}
+
+// TestKeepScratch: a scratch directory that somebody chose is for the next
+// start as well, unless it is said otherwise.
+func TestKeepScratch(t *testing.T) {
+	for _, tt := range []struct {
+		env  env
+		dir  string
+		keep bool
+	}{
+		{nil, "/var/tmp", false},
+		{env{"KEEP_SCRATCH": "true"}, "/var/tmp", true},
+		{env{"SCRATCH_DIR": "/scratch"}, "/scratch", true},
+		{env{"COPY_PATH": "/scratch"}, "/scratch", true},
+		{env{"SCRATCH_DIR": "/scratch", "KEEP_SCRATCH": "false"}, "/scratch", false},
+		{env{"SCRATCH_DIRS": "fast=/ssd"}, "/var/tmp", false},
+		{env{"SCRATCH_DIR": "/scratch", "SCRATCH_DIRS": "fast=/ssd,slow=/rust"}, "/scratch", true},
+		{env{"SCRATCH_DIR": "/scratch", "SCRATCH_DIRS": "fast=/ssd,slow=/rust", "USAGE_TYPE": "fast"}, "/ssd", true},
+	} {
+		if c := mustRead(t, tt.env); c.ScratchDir != tt.dir || c.KeepScratch != tt.keep {
+			t.Errorf("%v: %s, kept: %v, want %s, %v", tt.env, c.ScratchDir, c.KeepScratch, tt.dir, tt.keep)
 		}
 	}
 }
@@ -212,7 +240,22 @@ func TestMistakes(t *testing.T) {
 		{"empty", env{"WWN": ""}, []string{"WWN: set but empty; give it a value or unset it"}},
 		{"empty secret", env{"CHAP_USERNAME": "vm", "CHAP_PASSWORD": ""}, []string{"CHAP_PASSWORD: set but empty"}},
 		{"not a bool", env{"MULTI_DISK": "yep"}, []string{`MULTI_DISK="yep": want true or false`}},
-		{"copy mode", env{"COPY_MODE": "copy-on-write"}, []string{`COPY_MODE="copy-on-write": not available in this version; want clone`}},
+		{"copy mode", env{"COPY_MODE": "copy"}, []string{`COPY_MODE="copy": unknown; want clone, copy-on-write, copy-on-read or none`}},
+		{"copy mode of a volume", env{"COPY_MODE": "copy-on-read", "VOLUME_PATH": "/v"}, []string{`COPY_MODE="copy-on-read": a disk on a volume does without its image; want clone, or none for a volume that holds its disk already, or unset VOLUME_PATH`}},
+		{"several disks on a volume", env{"MULTI_DISK": "true", "VOLUME_PATH": "/v"}, []string{"MULTI_DISK: a volume is for one disk; unset it or VOLUME_PATH"}},
+		{"rate", env{"HYDRATE_RATE": "fast"}, []string{`HYDRATE_RATE="fast": want a number of bytes, or one with k, M, G, T, Ki, Mi, Gi or Ti, as in 20Gi`}},
+		{"no rate", env{"HYDRATE_RATE": "0"}, []string{`HYDRATE_RATE="0": at no rate nothing would ever be copied; unset it for no limit, or set COPY_MODE=copy-on-write`}},
+		{"rate of nothing", env{"HYDRATE_RATE": "1M", "COPY_MODE": "copy-on-write"}, []string{`HYDRATE_RATE: nothing is copied beside the guest with COPY_MODE="copy-on-write"; unset one of them`}},
+		{"usage type", env{"USAGE_TYPE": "quick", "SCRATCH_DIRS": "slow=/storage/rust,fast=/storage/ssd,mem=/m"}, []string{`USAGE_TYPE="quick": unknown; SCRATCH_DIRS has fast, mem or slow`}},
+		{"usage type of none", env{"USAGE_TYPE": "fast"}, []string{`USAGE_TYPE="fast": there are no usage types; set SCRATCH_DIRS as well`}},
+		{"scratch directories", env{"USAGE_TYPE": "fast", "SCRATCH_DIRS": "/storage/ssd"}, []string{`SCRATCH_DIRS="/storage/ssd": want usage types and their directories, as in fast=/storage/ssd,slow=/storage/rust`}},
+		{"scratch directory without a type", env{"SCRATCH_DIRS": "=/storage/ssd"}, []string{`SCRATCH_DIRS="=/storage/ssd": want usage types and their directories, as in fast=/storage/ssd,slow=/storage/rust`}},
+		{"scratch directories twice", env{"SCRATCH_DIRS": "fast=/a,fast=/b"}, []string{`SCRATCH_DIRS="fast=/a,fast=/b": "fast" is there twice`}},
+		{"preallocate", env{"PREALLOCATE": "full", "VOLUME_PATH": "/v"}, []string{`PREALLOCATE="full": unknown; want none or falloc`}},
+		{"preallocate nothing", env{"PREALLOCATE": "falloc"}, []string{`PREALLOCATE="falloc": space is set aside on volumes only; set VOLUME_PATH as well, or unset it`}},
+		{"populated", env{"POPULATED": "yes", "VOLUME_PATH": "/v"}, []string{`POPULATED="yes": unknown; want auto, true or false`}},
+		{"populated nothing", env{"POPULATED": "true"}, []string{`POPULATED="true": is about the block device that VOLUME_PATH names; set that as well, or unset it`}},
+		{"image format", env{"IMAGE_FORMAT": "qcow2"}, []string{`IMAGE_FORMAT="qcow2": unknown; want auto or raw`}},
 		{"access mode", env{"ACCESS_MODE": "rw"}, []string{`ACCESS_MODE="rw": unknown; want write-exclusive, write-shared or read-shared`}},
 		{"LUN", env{"LUN": "256"}, []string{`LUN="256": want a number from 0 to 255`}},
 		{"negative LUN", env{"LUN": "-1"}, []string{`LUN="-1": want a number from 0 to 255`}},
@@ -283,7 +326,7 @@ func TestMistakes(t *testing.T) {
 		{"two wires, one port", env{"NBD_LISTEN": "127.0.0.1:3260"}, []string{`NBD_LISTEN="127.0.0.1:3260": the port is that of ISCSI_LISTEN`}},
 		{"status and NBD, one port", env{"NBD_LISTEN": "127.0.0.1:9260"}, []string{`STATUS_LISTEN="127.0.0.1:9260": the port is that of NBD_LISTEN`}},
 		{"sockets", env{"LISTEN_PID": strconv.Itoa(os.Getpid()), "LISTEN_FDS": "many"}, []string{`LISTEN_FDS="many": want a number`}},
-		{"volume", env{"VOLUME_PATH": "/volume"}, []string{`VOLUME_PATH="/volume": not available in this version; unset it`}},
+		{"volume", env{"VOLUME_PATH": ""}, []string{`VOLUME_PATH: set but empty; give it a value or unset it`}},
 	}
 	for _, tt := range tests {
 		c, err := fromEnv(tt.env)
@@ -328,7 +371,7 @@ func TestOneMistakeIsToldOnce(t *testing.T) {
 func TestAllMistakesTogether(t *testing.T) {
 	_, err := fromEnv(env{
 		"CHAP_USERNAME": "vm", "CHAP_PASSWORD": "hunter2", "WWN": "wrapper", "LUN": "one", "LOG_LEVEL": "loud",
-		"STATUS_LISTEN": "127.0.0.1:3260", "ISCSI_LISTEN": "127.0.0.1:3260", "VOLUME_PATH": "/v",
+		"STATUS_LISTEN": "127.0.0.1:3260", "ISCSI_LISTEN": "127.0.0.1:3260", "COPY_MODE": "no",
 	})
 	if err == nil {
 		t.Fatal("no error")
@@ -338,7 +381,7 @@ func TestAllMistakesTogether(t *testing.T) {
 		names = append(names, line[:strings.IndexAny(line, "=:")])
 	}
 	slices.Sort(names)
-	want := []string{"CHAP_PASSWORD", "LOG_LEVEL", "LUN", "STATUS_LISTEN", "VOLUME_PATH", "WWN"}
+	want := []string{"CHAP_PASSWORD", "COPY_MODE", "LOG_LEVEL", "LUN", "STATUS_LISTEN", "WWN"}
 	if !slices.Equal(names, want) {
 		t.Errorf("got lines about %q, want %q:\n%v", names, want, err)
 	}

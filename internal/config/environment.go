@@ -11,25 +11,36 @@ import (
 type environment struct {
 	Image  imageEnv  `group:"The image"`
 	Disk   diskEnv   `group:"The disk"`
+	Store  storeEnv  `group:"Where the disk is kept"`
 	ISCSI  iscsiEnv  `group:"iSCSI"`
 	CHAP   chapEnv   `group:"Who may log in"`
 	NBD    nbdEnv    `group:"NBD"`
 	Server serverEnv `group:"The server"`
 	Passed passedEnv `group:"Socket activation"`
 	Former formerEnv `group:"Names of 2017"`
-	Later  laterEnv  `group:"Not in this version"`
 }
 
 type imageEnv struct {
-	ImagePath variable `env:"IMAGE_PATH" default:"/disk" help:"the image file, or the directory to find it in; its content tells the format, not its name"`
-	MultiDisk variable `env:"MULTI_DISK" default:"false" help:"'true': several images are served as several disks, in the order of their names; otherwise they are an error"`
+	ImagePath   variable `env:"IMAGE_PATH" default:"/disk" help:"the image file, or the directory to find it in; its content tells the format, not its name"`
+	MultiDisk   variable `env:"MULTI_DISK" default:"false" help:"'true': several images are served as several disks, in the order of their names; otherwise they are an error"`
+	ImageFormat variable `env:"IMAGE_FORMAT" default:"auto" help:"'auto': as the content tells; 'raw': a raw disk whatever it looks like, for one that a guest has written to"`
 }
 
 type diskEnv struct {
-	CopyMode   variable `env:"COPY_MODE" default:"clone" help:"how a writable disk is made of the image; 'clone': a whole raw copy, the only one in this version"`
-	ScratchDir variable `env:"SCRATCH_DIR" default:"/var/tmp" help:"directory for the expanded disks; the container image sets '/scratch', where a volume belongs"`
-	DiskSize   variable `env:"DISK_SIZE" otherwise:"as the image says" help:"size of the disk: bytes, or a number with 'k', 'M', 'G', 'T' (powers of 1000) or 'Ki', 'Mi', 'Gi', 'Ti' (of 1024) as in Kubernetes; larger than the image grows the disk, smaller is refused"`
-	AccessMode variable `env:"ACCESS_MODE" default:"write-exclusive" help:"'write-exclusive': one client at a time; 'write-shared': several that write, as in a live migration; 'read-shared': any number, write-protected"`
+	CopyMode    variable `env:"COPY_MODE" default:"clone" help:"'clone': a writable disk that is copied from the image while it is served; 'copy-on-write': it takes only what is written; 'copy-on-read': and what is read; 'none': the raw image itself is served, and written"`
+	HydrateRate variable `env:"HYDRATE_RATE" otherwise:"as fast as the guest leaves room" help:"how much 'clone' copies at most, in bytes a second, with the units of 'DISK_SIZE'"`
+	DiskSize    variable `env:"DISK_SIZE" otherwise:"as the image says" help:"size of the disk: bytes, or a number with 'k', 'M', 'G', 'T' (powers of 1000) or 'Ki', 'Mi', 'Gi', 'Ti' (of 1024) as in Kubernetes; larger than the image grows the disk, smaller is refused"`
+	AccessMode  variable `env:"ACCESS_MODE" default:"write-exclusive" help:"'write-exclusive': one client at a time; 'write-shared': several that write, as in a live migration; 'read-shared': any number, write-protected"`
+}
+
+type storeEnv struct {
+	ScratchDir  variable `env:"SCRATCH_DIR" default:"/var/tmp" help:"directory for disks that are not on a volume; the container image sets '/scratch', where a volume belongs"`
+	ScratchDirs variable `env:"SCRATCH_DIRS" help:"directories by usage type, as in 'fast=/storage/ssd,slow=/storage/rust'"`
+	UsageType   variable `env:"USAGE_TYPE" help:"which of 'SCRATCH_DIRS' to use, instead of 'SCRATCH_DIR'"`
+	KeepScratch variable `env:"KEEP_SCRATCH" otherwise:"true, but in /var/tmp false" help:"'true': after an orderly end the disk in the scratch directory stays for the next start; 'false': it is removed. After any other end it stays"`
+	VolumePath  variable `env:"VOLUME_PATH" help:"mounted PersistentVolume or block device to keep the disk on: the first start fills it from the image, later ones serve it as it is"`
+	Preallocate variable `env:"PREALLOCATE" default:"none" help:"'falloc': the volume's file system sets aside the space of the whole disk at once"`
+	Populated   variable `env:"POPULATED" default:"auto" help:"for a block device as 'VOLUME_PATH' of which the scratch directory knows nothing: 'true': it holds the disk; 'false': what is on it may be overwritten; 'auto': it is filled if it is blank, and else refused"`
 }
 
 type iscsiEnv struct {
@@ -79,14 +90,6 @@ type formerEnv struct {
 	Password       variable `env:"PASSWORD" alias:"CHAP_PASSWORD" secret:"true"`
 	PasswordBase64 variable `env:"PASSWORD_BASE64" alias:"CHAP_PASSWORD" secret:"true" help:"in base64; one newline at the end is ignored"`
 	CopyPath       variable `env:"COPY_PATH" alias:"SCRATCH_DIR"`
-}
-
-type laterEnv struct {
-	VolumePath variable `env:"VOLUME_PATH" help:"PersistentVolume to keep the disk on"`
-}
-
-func (e *environment) later() []variable {
-	return []variable{e.Later.VolumePath}
 }
 
 // variable is one variable as found. Its text is never printed by accident:

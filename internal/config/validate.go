@@ -38,6 +38,7 @@ func (c Config) problems() []problem {
 	}
 	ps = append(ps, c.nbdProblems()...)
 	ps = append(ps, c.portProblems()...)
+	ps = append(ps, c.storeProblems()...)
 	if c.MultiDisk && c.DiskSize != 0 {
 		ps = append(ps, problem{
 			[]string{"MULTI_DISK", "DISK_SIZE"},

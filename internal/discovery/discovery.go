@@ -32,6 +32,7 @@ type Disk struct {
 // Options say what the operator meant.
 type Options struct {
 	Several bool // several images are as many disks
+	Raw     bool // they are raw disks whatever they look like
 }
 
 // maxEntries is how many names a directory of images may hold. It bounds what
@@ -61,7 +62,7 @@ func Find(path string, o Options) ([]Disk, error) {
 	case errors.Is(err, fs.ErrNotExist) && !isLink(parent, name):
 		return nil, missing(path, err)
 	case err != nil || !info.IsDir():
-		return findFile(parent, path)
+		return findFile(parent, path, o)
 	}
 	dir, err := parent.OpenRoot(name)
 	if err != nil {
@@ -72,8 +73,8 @@ func Find(path string, o Options) ([]Disk, error) {
 }
 
 // findFile returns the image at path, whose directory is dir.
-func findFile(dir *os.Root, path string) ([]Disk, error) {
-	e := examine(dir, filepath.Base(path))
+func findFile(dir *os.Root, path string, o Options) ([]Disk, error) {
+	e := examine(dir, filepath.Base(path), o)
 	if e.problem != "" {
 		return nil, fmt.Errorf("%s: %s", show(path), e.problem)
 	}
@@ -95,7 +96,7 @@ func findIn(dir *os.Root, path string, o Options) ([]Disk, error) {
 		if ignored(n) {
 			found = append(found, entry{name: n, ignored: true})
 		} else {
-			found = append(found, examine(dir, n))
+			found = append(found, examine(dir, n, o))
 		}
 	}
 	found = withoutTwins(found)

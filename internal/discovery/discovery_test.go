@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containerdisk/containerdisk/imageconv"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/containerdisk/containerdisk/internal/config"
@@ -248,5 +250,28 @@ func TestSettings(t *testing.T) {
 		if !slices.ContainsFunc(config.Variables(), func(v config.Variable) bool { return v.Name == name }) {
 			t.Errorf("there is no variable %s", name)
 		}
+	}
+}
+
+// A disk that a guest has written to is what it is known to be.
+func TestFindRaw(t *testing.T) {
+	dir := t.TempDir()
+	for name, magic := range map[string]string{"a.img": "QFI\xfb\x00\x00\x00\x03", "b.img": "LUKS\xba\xbe", "c.img": "anything"} {
+		if err := os.WriteFile(filepath.Join(dir, name), append([]byte(magic), make([]byte, 4096)...), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	disks, err := Find(dir, Options{Several: true, Raw: true})
+	if err != nil || len(disks) != 3 {
+		t.Fatalf("got %v, %v", disks, err)
+	}
+	for _, d := range disks {
+		if d.Format != imageconv.Raw {
+			t.Errorf("%s: %s", d.Name, d.Format)
+		}
+	}
+	d, err := Find(filepath.Join(dir, "b.img"), Options{Raw: true})
+	if err != nil || d[0].Format != imageconv.Raw {
+		t.Errorf("the file alone: %v, %v", d, err)
 	}
 }

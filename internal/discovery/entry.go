@@ -24,7 +24,7 @@ type entry struct {
 }
 
 // examine looks at what is behind a name in dir, without leaving dir.
-func examine(dir *os.Root, name string) entry {
+func examine(dir *os.Root, name string, o Options) entry {
 	e := entry{name: name}
 	if isLink(dir, name) {
 		e.link, _ = dir.Readlink(name) // only to be shown
@@ -35,7 +35,7 @@ func examine(dir *os.Root, name string) entry {
 		return e
 	}
 	if e.problem = notAFile(e.info.Mode()); e.problem == "" {
-		e.open(dir)
+		e.open(dir, o)
 	}
 	return e
 }
@@ -73,7 +73,7 @@ func notAFile(mode fs.FileMode) string {
 }
 
 // open finds out the size and the format of a file or block device.
-func (e *entry) open(dir *os.Root) {
+func (e *entry) open(dir *os.Root, o Options) {
 	f, err := dir.Open(e.name)
 	if err != nil {
 		e.problem = unreadable(err, e.info.Mode())
@@ -86,6 +86,9 @@ func (e *entry) open(dir *os.Root) {
 	}
 	if e.size == 0 {
 		e.problem = "an empty file"
+		return
+	}
+	if e.format = imageconv.Raw; o.Raw {
 		return
 	}
 	if e.format, err = imageconv.Detect(f, e.size); err != nil {
