@@ -123,23 +123,21 @@ func TestHalfOpenDoesNotHoldUp(t *testing.T) {
 	s.wait(t, 5*time.Second, 0)
 }
 
-// TestStopWhileExpanding stops a server that is not ready yet.
-func TestStopWhileExpanding(t *testing.T) {
-	scratch := t.TempDir()
-	s := start(t, makeImage(t, 192*mib, "compression_type=zstd", "-c"), env{"SCRATCH_DIR": scratch})
-	waitLog(t, s, `"phase":"expanding"`)
+// TestStopWhileCopying stops a server that has not copied its image: it does not
+// finish that first.
+func TestStopWhileCopying(t *testing.T) {
+	s := serve(t, makeImage(t, 64*mib, quick, "-c"), env{"HYDRATE_RATE": "1M"})
 	s.signal(t, syscall.SIGTERM)
 	s.wait(t, 5*time.Second, 0)
-	if lines := s.log.grep(`"phase":"ready"`); len(lines) > 0 {
+	if lines := s.log.grep("copied; the image"); len(lines) > 0 {
 		t.Errorf("the signal came too late for this test: %s", lines)
 	}
-	noRest(t, scratch)
 }
 
-// TestNothingIsLeft looks at what remains of a run: the disk was ephemeral.
+// TestNothingIsLeft looks at what remains of a run whose disk was ephemeral.
 func TestNothingIsLeft(t *testing.T) {
 	scratch, health := t.TempDir(), filepath.Join(t.TempDir(), "healthy")
-	s := serve(t, makeImage(t, 8*mib, quick, "-c"), env{"SCRATCH_DIR": scratch, "HEALTH_FILE": health})
+	s := serve(t, makeImage(t, 8*mib, quick, "-c"), env{"SCRATCH_DIR": scratch, "KEEP_SCRATCH": "false", "HEALTH_FILE": health})
 	if _, err := os.Stat(health); err != nil {
 		t.Errorf("ready without the health file: %v", err)
 	}
@@ -158,14 +156,19 @@ func noRest(t *testing.T, dir string) {
 	}
 }
 
-// TestScratchAfterKill starts anew after a run that could not clean up.
+// TestScratchAfterKill goes on with the disk of a run that was killed, however
+// short it was to live: an orderly end is another thing.
 func TestScratchAfterKill(t *testing.T) {
 	scratch, image := t.TempDir(), makeImage(t, 8*mib, quick, "-c")
-	first := serve(t, image, env{"SCRATCH_DIR": scratch})
+	more := env{"SCRATCH_DIR": scratch, "KEEP_SCRATCH": "false"}
+	first := serve(t, image, more)
+	qemuIO(t, first.url(), "raw", "write -P 1 1M 64k")
 	first.cmd.Process.Kill()
 	<-first.ended
-	second := serve(t, image, env{"SCRATCH_DIR": scratch})
-	compare(t, second.url(), expand(t, image))
+	want := expand(t, image)
+	qemuIO(t, want, "raw", "write -P 1 1M 64k")
+	second := serve(t, image, more)
+	compare(t, second.url(), want)
 	second.stop(t)
 	noRest(t, scratch)
 }

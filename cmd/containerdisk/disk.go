@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -11,21 +10,34 @@ import (
 	"github.com/containerdisk/containerdisk/imageconv"
 	"github.com/containerdisk/containerdisk/internal/discovery"
 	"github.com/containerdisk/containerdisk/internal/volume"
+	"github.com/containerdisk/containerdisk/overlay"
 	"github.com/containerdisk/containerdisk/target/nbd"
 	"github.com/containerdisk/containerdisk/target/scsi"
 )
 
 // disk is one image on its way to being a logical unit.
 type disk struct {
-	name   string // of the image file
-	path   string // of the image file
+	name   string // of the image file, or of the volume's disk
+	path   string // of the image file; "": it was not looked for
 	lun    uint64
 	format imageconv.Format
-	image  *imageconv.Image // nil when it is not needed any more
+	image  *imageconv.Image // nil when it is not needed, or the overlay's
 	size   int64            // bytes, of the disk to serve
-	dev    blockdev.Device  // nil before expand
-	unit   *scsi.LUN        // nil before join, and without iSCSI
-	export *nbd.Export      // nil before join, and without NBD
+
+	dev     blockdev.Device // nil before it is opened
+	overlay *overlay.Disk   // the device, where it is one over the image
+	kept                    // where it is
+	unit    *scsi.LUN       // nil before join, and without iSCSI
+	export  *nbd.Export     // nil before join, and without NBD
+}
+
+// kept is where a disk is, and who else must not have it.
+type kept struct {
+	where  string         // for people
+	memory scsi.Store     // nil: nothing can be remembered
+	state  *volume.State  // in a scratch directory; nil: none
+	volume *volume.Volume // nil: none
+	file   *volume.Disk   // that is served as it is, or populated; nil: none
 }
 
 // openDisks opens the images that were found. All that is wrong with them is
@@ -40,7 +52,7 @@ func openDisks(found []discovery.Disk, size int64, lun uint64, scratch string) (
 			errs = append(errs, err)
 			continue
 		}
-		d := &disk{name: f.Name, path: f.Path, format: f.Format, lun: lun + uint64(i), image: im}
+		d := &disk{name: f.Name, path: f.Path, format: im.Format, lun: lun + uint64(i), image: im}
 		disks = append(disks, d)
 		if d.size, err = diskSize(im.Size(), size); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", f.Path, err))
@@ -64,25 +76,6 @@ func diskSize(image, asked int64) (int64, error) {
 	return asked, nil
 }
 
-// expand makes d ready to be served. It is the seam between images and wires:
-// what comes out is a blockdev.Device that reads as the image and can be
-// written, and nobody above asks how.
-func (d *disk) expand(ctx context.Context, scratch *volume.Scratch, update func(done, total int64)) error {
-	dev, err := scratch.Create(fmt.Sprintf("lun%d", d.lun), d.size)
-	if err != nil {
-		return err
-	}
-	d.dev = dev
-	err = imageconv.Copy(ctx, dev, d.image, imageconv.CopyOptions{Progress: update})
-	if err == nil {
-		return d.closeImage() // it is not needed again
-	}
-	if blockdev.KindOf(err) == blockdev.KindNoSpace {
-		err = fmt.Errorf("%w: the disk needs more room in %s; set SCRATCH_DIR to a larger volume", err, scratch.Dir())
-	}
-	return err
-}
-
 // closeImage closes the image, once.
 func (d *disk) closeImage() error {
 	if d.image == nil {
@@ -93,19 +86,37 @@ func (d *disk) closeImage() error {
 	return im.Close()
 }
 
+// close gives back all that the disk has. What it is kept in stays.
+func (d *disk) close() error {
+	errs := []error{d.closeImage()}
+	if d.dev != nil {
+		errs = append(errs, d.dev.Close())
+	}
+	if d.state != nil {
+		errs = append(errs, d.state.Close())
+	}
+	if d.file != nil {
+		errs = append(errs, d.file.Close())
+	}
+	if d.volume != nil {
+		errs = append(errs, d.volume.Close())
+	}
+	return errors.Join(errs...)
+}
+
 func closeDisks(disks []*disk) error {
 	var errs []error
 	for _, d := range disks {
-		errs = append(errs, d.closeImage())
-		if d.dev != nil {
-			errs = append(errs, d.dev.Close())
-		}
+		errs = append(errs, d.close())
 	}
 	return errors.Join(errs...)
 }
 
 // describe tells a person what the disk is.
 func (d *disk) describe() string {
+	if d.path == "" {
+		return fmt.Sprintf("%s, kept in %s", size(d.size), d.where)
+	}
 	return fmt.Sprintf("%s, from a %s image", size(d.size), d.format)
 }
 

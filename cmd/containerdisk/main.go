@@ -65,7 +65,7 @@ func newRoot(env environment, std stdio) *cobra.Command {
 		SilenceUsage:  true,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return refusal{err} })
-	root.AddCommand(serve, newConvert(std), newInspect(std), newProbe(env), newVersion(std))
+	root.AddCommand(serve, newPopulate(env, std), newConvert(std), newInspect(std), newProbe(env), newVersion(std))
 	return root
 }
 

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -16,9 +15,7 @@ import (
 
 	"github.com/containerdisk/containerdisk/auth"
 	"github.com/containerdisk/containerdisk/internal/config"
-	"github.com/containerdisk/containerdisk/internal/discovery"
 	"github.com/containerdisk/containerdisk/internal/status"
-	"github.com/containerdisk/containerdisk/internal/volume"
 	"github.com/containerdisk/containerdisk/target"
 	"github.com/containerdisk/containerdisk/target/nbd"
 	"github.com/containerdisk/containerdisk/target/scsi"
@@ -26,11 +23,12 @@ import (
 
 // The order of start and stop:
 //
-//	config → discovery → images open → scratch → expand → listen → ready
-//	SIGTERM → no new clients → those there leave, or SHUTDOWN_GRACE ends
-//	        → flush → disks closed → scratch removed → exit 0
+//	config → volume, discovery → images open → disks locked and open, new or as
+//	they were left → listen → ready → the images are copied behind the guests
+//	SIGTERM → no new clients, no more copying → those there leave, or
+//	          SHUTDOWN_GRACE ends → flush → disks closed → exit 0
 //
-// All that can be refused is refused before anything is expanded. What was
+// All that can be refused is refused before anybody can connect. What was
 // opened is closed in the opposite order, on every way out.
 
 func newServe(env environment, std stdio) *cobra.Command {
@@ -38,9 +36,9 @@ func newServe(env environment, std stdio) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve [IMAGE]",
 		Short: "Serve the disk in an image over iSCSI and NBD",
-		Long: "Find the disk image, expand it into a writable raw disk that lives as long as the server,\n" +
-			"and serve that over iSCSI, and over NBD where NBD_SOCKET or NBD_LISTEN is set.\n" +
-			"IMAGE stands for IMAGE_PATH.\n\n" +
+		Long: "Find the disk image, make it a writable disk, and serve that at once over iSCSI, and over NBD where\n" +
+			"NBD_SOCKET or NBD_LISTEN is set. The image is copied into a raw disk while it is served, in SCRATCH_DIR\n" +
+			"or on the volume at VOLUME_PATH. IMAGE stands for IMAGE_PATH.\n\n" +
 			"SIGTERM and SIGINT let the attached clients finish; a second one does not.",
 		Args: usage(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -118,23 +116,17 @@ type server struct {
 	status *status.Status
 	pages  *pages // nil: off
 
-	disks   []*disk
-	scratch *volume.Scratch
-	certs   *nbd.TLS // nil: none
-	doors   []*door
-	target  atomic.Pointer[target.Server] // nil before join; the status pages look at it
+	keeper *keeper
+	disks  []*disk
+	certs  *nbd.TLS // nil: none
+	doors  []*door
+	target atomic.Pointer[target.Server] // nil before join; the status pages look at it
 }
 
 func (s *server) run(stop stop) (err error) {
 	defer func() { err = errors.Join(err, s.close(err)) }()
 	if err := s.prepare(); err != nil {
 		return refusal{err}
-	}
-	if err := s.expand(stop.soft); err != nil {
-		if stop.soft.Err() != nil {
-			return nil // as asked
-		}
-		return err
 	}
 	if err := s.join(); err != nil {
 		return err
@@ -144,6 +136,7 @@ func (s *server) run(stop stop) (err error) {
 	}
 	served := s.serveDoors()
 	s.announce()
+	defer s.hydrate(stop.soft)()
 
 	select {
 	case err := <-served: // nothing can connect there any more
@@ -154,24 +147,19 @@ func (s *server) run(stop stop) (err error) {
 }
 
 // prepare does all that may be refused.
-func (s *server) prepare() error {
-	found, err := discovery.Find(s.cfg.ImagePath, discovery.Options{Several: s.cfg.MultiDisk})
-	if err == nil {
-		s.disks, err = openDisks(found, s.cfg.DiskSize, s.cfg.LUN, s.cfg.ScratchDir)
-	}
+func (s *server) prepare() (err error) {
+	s.keeper = newKeeper(s.cfg, s.log)
+	s.disks, err = s.keeper.find()
 	s.status.SetDisks(s.describe())
-	return errors.Join(err, s.openScratch(), s.openPages(), s.checkDoors(), s.checkLUNs())
-}
-
-func (s *server) openScratch() error {
-	scratch, stale, err := volume.OpenScratch(s.cfg.ScratchDir)
-	if stale != nil {
-		s.log.Warn("a dead run's disks could not be removed", "error", stale)
-	}
+	err = errors.Join(err, s.keeper.checkScratch(), s.openPages(), s.checkDoors(), s.checkLUNs())
 	if err != nil {
-		return fmt.Errorf("SCRATCH_DIR: %w", err)
+		return err
 	}
-	s.scratch = scratch
+	for _, d := range s.disks {
+		if err := s.keeper.open(d); err != nil {
+			return fmt.Errorf("%s: %w", d.name, err)
+		}
+	}
 	return nil
 }
 
@@ -199,21 +187,6 @@ func (s *server) checkLUNs() error {
 	return nil
 }
 
-// expand makes the disks.
-func (s *server) expand(ctx context.Context) error {
-	for _, d := range s.disks {
-		s.status.SetPhase(status.Expanding, fmt.Sprintf("%s, %s, into %s", d.name, size(d.size), s.scratch.Dir()))
-		p := newProgress(s.watched(), s.log, "expanding", s.status.Copy(d.name))
-		err := d.expand(ctx, s.scratch, p.update)
-		p.end()
-		if err != nil {
-			return fmt.Errorf("%s: %w", d.name, err)
-		}
-	}
-	debug.FreeOSMemory() // the buffers of the decompression are not needed again
-	return nil
-}
-
 // join makes logical units and exports of the disks and a server of those.
 func (s *server) join() error {
 	mode, err := target.ParseAccessMode(string(s.cfg.AccessMode))
@@ -222,7 +195,9 @@ func (s *server) join() error {
 	}
 	o := target.Options{Mode: mode, Log: s.log}
 	if s.cfg.ISCSIListen.IsValid() {
-		o.ISCSI = s.joinISCSI(mode)
+		if o.ISCSI, err = s.joinISCSI(mode); err != nil {
+			return err
+		}
 	}
 	if s.servesNBD() {
 		o.NBD = s.joinNBD(mode)
@@ -231,23 +206,26 @@ func (s *server) join() error {
 	return nil
 }
 
-func (s *server) joinISCSI(mode target.AccessMode) *target.ISCSI {
+func (s *server) joinISCSI(mode target.AccessMode) (*target.ISCSI, error) {
 	luns := map[uint64]*scsi.LUN{}
 	for _, d := range s.disks {
-		d.unit = scsi.NewLUN(d.dev, scsi.LUNOptions{Access: mode.Disk(), Identity: d.identity(s.cfg.WWN)})
+		d.unit = scsi.NewLUN(d.dev, scsi.LUNOptions{Access: mode.Disk(), Identity: d.identity(s.cfg.WWN), Store: d.memory})
+		if err := d.unit.Restore(); err != nil {
+			return nil, fmt.Errorf("%s: %w: initiators rely on it, so the disk is not served without", d.name, err)
+		}
 		luns[d.lun] = d.unit
 	}
 	var who *auth.Authenticator
 	if s.cfg.CHAP.Enabled() {
 		who = auth.NewAuthenticator(s.cfg.CHAP)
 	}
-	return &target.ISCSI{Name: s.cfg.WWN, LUNs: luns, Auth: who}
+	return &target.ISCSI{Name: s.cfg.WWN, LUNs: luns, Auth: who}, nil
 }
 
 func (s *server) joinNBD(mode target.AccessMode) *target.NBD {
 	o := &target.NBD{TLS: s.certs}
 	for _, d := range s.disks {
-		d.export = nbd.NewExport(d.name, d.dev, nbd.ExportOptions{Description: d.describe(), Access: mode.Disk()})
+		d.export = nbd.NewExport(d.name, d.dev, nbd.ExportOptions{Description: d.describe(), Access: mode.Disk(), Hydration: d.hydration()})
 		o.Exports = append(o.Exports, d.export)
 	}
 	return o
@@ -272,11 +250,13 @@ func (s *server) announce() {
 }
 
 // watched is the terminal at which a person watches, or nil.
-func (s *server) watched() *os.File {
-	if s.cfg.LogFormat == config.LogJSON {
+func (s *server) watched() *os.File { return watched(s.std, s.cfg) }
+
+func watched(std stdio, cfg config.Config) *os.File {
+	if cfg.LogFormat == config.LogJSON {
 		return nil // it is for a program, even there
 	}
-	return terminal(s.std.err)
+	return terminal(std.err)
 }
 
 // drain serves those who are attached until they leave.
@@ -291,10 +271,7 @@ func (s *server) drain(hard context.Context, served <-chan error) error {
 // close gives back what is left, in the opposite order of the start. err is
 // what ended the run.
 func (s *server) close(err error) error {
-	closing := closeDisks(s.disks)
-	if s.scratch != nil {
-		closing = errors.Join(closing, s.scratch.Close())
-	}
+	closing := s.keeper.giveBack(s.disks, err)
 	if err := errors.Join(err, closing); err != nil {
 		s.status.Fail(err)
 	} else {

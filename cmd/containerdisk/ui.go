@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"time"
@@ -42,9 +43,19 @@ func newLogger(w *os.File, format config.LogFormat, level slog.Level) *slog.Logg
 	case format == config.LogText:
 		return slog.New(slog.NewTextHandler(w, o))
 	case format == config.LogAuto && isTerminal(w):
-		return slog.New(newHumanHandler(w, level))
+		return slog.New(newHumanHandler(overBar{w}, level))
 	}
 	return slog.New(slog.NewJSONHandler(w, o))
+}
+
+// overBar writes lines where a progress bar may stand, which draws itself anew
+// below them.
+type overBar struct{ w io.Writer }
+
+func (o overBar) Write(line []byte) (int, error) {
+	const clear = "\r\x1b[K"
+	n, err := o.w.Write(append([]byte(clear), line...))
+	return max(n-len(clear), 0), err
 }
 
 // progressInterval is how often a pipe is told how far the work is.

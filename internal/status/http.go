@@ -72,7 +72,7 @@ func (s *Status) readyz(w http.ResponseWriter, _ *http.Request) {
 		text += ": " + r.Message
 	}
 	for _, c := range r.Copies {
-		if r.Phase == Expanding && c.Done < c.Total {
+		if r.Phase == Populating && c.Done < c.Total {
 			text += fmt.Sprintf("\n%s: %v", c.Disk, c)
 		}
 	}

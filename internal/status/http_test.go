@@ -38,13 +38,13 @@ func TestProbes(t *testing.T) {
 		text  string
 	}{
 		{Starting, 503, "starting: m\n"},
-		{Expanding, 503, "expanding: m\na: 25 % of 1.0 KiB\n"},
+		{Populating, 503, "populating: m\na: 25 % of 1.0 KiB\n"},
 		{Ready, 200, "ready\n"},
 		{Draining, 503, "draining: m\n"},
 		{Failed, 503, "failed: m\n"},
 	} {
 		s.SetPhase(step.phase, "m")
-		if step.phase == Expanding {
+		if step.phase == Populating {
 			s.Copy("a").Update(256, 1024)
 		}
 		if code, body := get(t, s, "/readyz"); code != step.code || body != step.text {

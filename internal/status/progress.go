@@ -22,6 +22,7 @@ type Progress struct {
 	begun time.Time
 
 	mu          sync.Mutex // guards the fields below
+	state       string     // what the copying does
 	done, total int64      // bytes
 	ended       time.Time  // when done reached total; zero before
 
@@ -51,6 +52,13 @@ func (p *Progress) Update(done, total int64) {
 	}
 }
 
+// SetState tells what the copying does: it copies, waits, or has ended.
+func (p *Progress) SetState(state string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.state = state
+}
+
 // rateAt is the smoothed rate up to now. It falls while nothing is done. The
 // caller holds p.mu.
 func (p *Progress) rateAt(now time.Time) float64 {
@@ -69,10 +77,11 @@ func (p *Progress) rateAt(now time.Time) float64 {
 // CopyProgress is how far a copy is at one moment.
 type CopyProgress struct {
 	Disk    string  `json:"disk"`
-	Done    int64   `json:"done"`    // bytes
-	Total   int64   `json:"total"`   // bytes; 0: not known yet
-	Percent float64 `json:"percent"` // 0 to 100
-	Rate    float64 `json:"rate"`    // bytes a second lately; of a copy that has ended, over all of it
+	State   string  `json:"state,omitempty"` // "hydrating", "paused", "no space", "complete" …
+	Done    int64   `json:"done"`            // bytes
+	Total   int64   `json:"total"`           // bytes; 0: not known yet
+	Percent float64 `json:"percent"`         // 0 to 100
+	Rate    float64 `json:"rate"`            // bytes a second lately; of a copy that has ended, over all of it
 
 	Elapsed Seconds `json:"elapsed"`
 	// Left is the time that the rest takes at this rate; absent while it cannot
@@ -93,7 +102,7 @@ func (p *Progress) Snapshot() CopyProgress {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c := CopyProgress{Disk: p.disk, Done: p.done, Total: p.total, Elapsed: Seconds(now.Sub(p.begun))}
+	c := CopyProgress{Disk: p.disk, State: p.state, Done: p.done, Total: p.total, Elapsed: Seconds(now.Sub(p.begun))}
 	if p.total > 0 {
 		c.Percent = 100 * float64(p.done) / float64(p.total)
 	}

@@ -18,15 +18,15 @@ import (
 type Phase uint8
 
 const (
-	Starting  Phase = iota // reading the configuration, opening images
-	Expanding              // the disks are being made; nobody is served yet
-	Ready                  // served; a copy may still go on behind the guest
-	Draining               // no new clients; those attached are served
-	Stopped                // ended as it should
-	Failed                 // ended because it could not go on
+	Starting   Phase = iota // reading the configuration, opening images
+	Populating              // containerdisk populate fills a volume; nobody is served
+	Ready                   // served; a copy may still go on behind the guest
+	Draining                // no new clients; those attached are served
+	Stopped                 // ended as it should
+	Failed                  // ended because it could not go on
 )
 
-var phaseNames = [...]string{"starting", "expanding", "ready", "draining", "stopped", "failed"}
+var phaseNames = [...]string{"starting", "populating", "ready", "draining", "stopped", "failed"}
 
 func (p Phase) String() string { return phaseNames[p] }
 

@@ -29,8 +29,8 @@ func TestPhasesGoForward(t *testing.T) {
 		want Phase
 	}{
 		{"new", nil, Starting},
-		{"all", []Phase{Expanding, Ready, Draining, Stopped}, Stopped},
-		{"ready after the signal", []Phase{Expanding, Draining, Ready}, Draining},
+		{"all", []Phase{Populating, Ready, Draining, Stopped}, Stopped},
+		{"ready after the signal", []Phase{Populating, Draining, Ready}, Draining},
 		{"failed while draining", []Phase{Ready, Draining, Failed}, Failed},
 		{"failed after the end", []Phase{Stopped, Failed}, Stopped},
 		{"ready after failure", []Phase{Failed, Ready}, Failed},
@@ -139,7 +139,7 @@ func TestHealthFile(t *testing.T) {
 	for _, step := range []struct {
 		phase Phase
 		want  bool
-	}{{Starting, false}, {Expanding, false}, {Ready, true}, {Ready, true}, {Draining, false}, {Stopped, false}} {
+	}{{Starting, false}, {Populating, false}, {Ready, true}, {Ready, true}, {Draining, false}, {Stopped, false}} {
 		s.SetPhase(step.phase, "")
 		if got := exists(t, path); got != step.want {
 			t.Errorf("%v: the file is there: %v, want %v", step.phase, got, step.want)
@@ -213,7 +213,7 @@ func TestHealthFileThatCannotBe(t *testing.T) {
 func TestTerminationMessage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "termination-log")
 	s := New(Options{TerminationLog: path})
-	s.SetPhase(Expanding, "fedora")
+	s.SetPhase(Populating, "fedora")
 	if exists(t, path) {
 		t.Fatal("a termination message was made where nobody reads one")
 	}
@@ -253,7 +253,7 @@ func TestUseInParallel(t *testing.T) {
 			p := s.Copy(string(rune('a' + i)))
 			for n := range int64(100) {
 				p.Update(n, 100)
-				s.SetPhase(Expanding, "x")
+				s.SetPhase(Populating, "x")
 				_ = s.Report()
 				s.SetDisks([]Disk{{Name: "a"}})
 			}

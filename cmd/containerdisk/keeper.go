@@ -1,0 +1,408 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/containerdisk/containerdisk/blockdev"
+	"github.com/containerdisk/containerdisk/imageconv"
+	"github.com/containerdisk/containerdisk/internal/config"
+	"github.com/containerdisk/containerdisk/internal/discovery"
+	"github.com/containerdisk/containerdisk/internal/volume"
+	"github.com/containerdisk/containerdisk/overlay"
+)
+
+// keeper finds the disks and opens them where they are kept:
+//
+//	on a volume that is complete     as it is; the image is not even looked for
+//	on a volume that is not          an overlay that becomes it
+//	in the scratch directory         an overlay
+//	COPY_MODE=none                   the image is the disk
+type keeper struct {
+	cfg  config.Config
+	log  *slog.Logger
+	self volume.Owner
+}
+
+func newKeeper(cfg config.Config, log *slog.Logger) *keeper {
+	return &keeper{cfg: cfg, log: log, self: volume.Self(bootID())}
+}
+
+// use is how disks are opened that are served as they are.
+func (k *keeper) use() volume.Use {
+	if k.cfg.AccessMode == config.ReadShared {
+		return volume.ReadOnly
+	}
+	return volume.ReadWrite
+}
+
+// access is use in the words of blockdev.
+func (k *keeper) access() blockdev.Access {
+	if k.use() == volume.ReadOnly {
+		return blockdev.ReadOnly
+	}
+	return blockdev.ReadWrite
+}
+
+// find returns the disks that are to be served. Those that need no image are
+// open; those that do have theirs.
+func (k *keeper) find() ([]*disk, error) {
+	if k.cfg.VolumePath == "" {
+		return k.findImages()
+	}
+	kept, err := k.findOnVolume()
+	if err != nil {
+		return nil, fmt.Errorf("VOLUME_PATH: %w", err)
+	}
+	if kept.dev != nil {
+		return []*disk{kept}, nil
+	}
+	disks, err := k.findImages()
+	if err != nil {
+		return nil, errors.Join(err, kept.close())
+	}
+	d := disks[0] // the only one: MULTI_DISK is refused with a volume
+	d.name, d.kept = kept.name, kept.kept
+	if d.file != nil {
+		err = d.fitDevice(k.cfg.DiskSize)
+	}
+	return disks, err
+}
+
+func (k *keeper) findImages() ([]*disk, error) {
+	found, err := discovery.Find(k.cfg.ImagePath, discovery.Options{Several: k.cfg.MultiDisk, Raw: k.cfg.RawImage})
+	if err != nil {
+		if k.cfg.CopyMode == config.CopyNone && !k.cfg.RawImage {
+			err = fmt.Errorf("%w\nif it is a raw disk in which a guest wrote what looks like something else: IMAGE_FORMAT=raw", err)
+		}
+		return nil, err
+	}
+	if k.cfg.CopyMode == config.CopyNone {
+		return k.openImages(found)
+	}
+	return openDisks(found, k.cfg.DiskSize, k.cfg.LUN, k.cfg.ScratchDir)
+}
+
+// openImages opens images that are served as they are.
+func (k *keeper) openImages(found []discovery.Disk) ([]*disk, error) {
+	var disks []*disk
+	var errs []error
+	for i, f := range found {
+		if f.Format != imageconv.Raw {
+			errs = append(errs, fmt.Errorf("%s: COPY_MODE=none serves a raw disk as it is, and this is a %s image: set COPY_MODE to clone or copy-on-write, or convert it with containerdisk convert; "+
+				"if it is a raw disk in which a guest wrote what looks like one: IMAGE_FORMAT=raw", f.Path, f.Format))
+			continue
+		}
+		d := &disk{name: f.Name, path: f.Path, format: f.Format, lun: k.cfg.LUN + uint64(i)}
+		disks = append(disks, d)
+		file, err := volume.OpenDisk(f.Path, k.use(), k.self)
+		if errors.Is(err, fs.ErrPermission) || isReadOnly(err) {
+			err = fmt.Errorf("%w: COPY_MODE=none writes to the image itself; set COPY_MODE to clone or copy-on-write, or ACCESS_MODE=read-shared", err)
+		}
+		if err == nil {
+			err = k.serveFile(d, file)
+		}
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, errors.Join(err, closeDisks(disks))
+	}
+	return disks, nil
+}
+
+func isReadOnly(err error) bool { return err != nil && blockdev.KindOf(err) == blockdev.KindReadOnly }
+
+// serveFile makes d the raw disk in file.
+func (k *keeper) serveFile(d *disk, file *volume.Disk) error {
+	d.file, d.where = file, file.Path
+	if k.use() == volume.ReadWrite {
+		if err := file.Grow(k.cfg.DiskSize); err != nil {
+			return err
+		}
+	}
+	dev, err := blockdev.OpenFile(file.Path, k.access())
+	if err != nil {
+		return err
+	}
+	d.dev, d.size, d.format = dev, dev.Size(), imageconv.Raw
+	if m := file.Memory(); m != nil {
+		d.memory = m
+	}
+	return nil
+}
+
+// findOnVolume returns the disk of the volume, open if it is there.
+func (k *keeper) findOnVolume() (*disk, error) {
+	path := k.cfg.VolumePath
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w: mount the volume there, or unset it", err)
+	}
+	d := &disk{lun: k.cfg.LUN}
+	switch {
+	case st.IsDir():
+		d.name = volume.DiskName
+		err = k.lookAtFileSystem(d)
+	case st.Mode()&fs.ModeDevice != 0 && st.Mode()&fs.ModeCharDevice == 0:
+		d.name = filepath.Base(path)
+		err = k.lookAtDevice(d)
+	default:
+		err = fmt.Errorf("%s is neither a directory nor a block device: name where the volume is mounted, or its device", path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, d.close())
+	}
+	return d, nil
+}
+
+var errNotPopulated = errors.New("it does not hold its disk yet, and COPY_MODE=none fills no volume: set COPY_MODE=clone, or run containerdisk populate first")
+
+// lookAtFileSystem opens a volume that is a file system, and its disk if it is
+// complete.
+func (k *keeper) lookAtFileSystem(d *disk) error {
+	v, err := volume.OpenVolume(k.cfg.VolumePath, k.use(), k.self)
+	if err != nil {
+		return err
+	}
+	d.volume = v
+	if !v.Complete() {
+		if k.cfg.CopyMode == config.CopyNone {
+			return fmt.Errorf("%s: %w", k.cfg.VolumePath, errNotPopulated)
+		}
+		return nil
+	}
+	if len(v.Foreign) > 0 {
+		k.log.Warn("the volume holds more than its disk", "volume", k.cfg.VolumePath, "files", v.Foreign)
+	}
+	file := v.Disk
+	err = k.serveFile(d, file)
+	d.file = nil // the volume's
+	if err == nil && k.cfg.Preallocate == config.PreallocateFalloc && k.use() == volume.ReadWrite {
+		err = file.Preallocate()
+	}
+	if err != nil {
+		return err
+	}
+	k.served(d)
+	return nil
+}
+
+// served tells that the image plays no part any more.
+func (k *keeper) served(d *disk) {
+	k.log.Info("the disk is on its volume; the image is not looked at", "disk", d.name, "volume", k.cfg.VolumePath, "size", d.size, "image", k.cfg.ImagePath)
+}
+
+// open opens what find found and what is not open yet.
+func (k *keeper) open(d *disk) error {
+	switch {
+	case d.dev != nil:
+		return nil
+	case d.volume != nil:
+		return about("VOLUME_PATH", k.fillFileSystem(d))
+	case d.file != nil:
+		return about("VOLUME_PATH", k.fillDevice(d))
+	}
+	return about("SCRATCH_DIR", k.openScratch(d))
+}
+
+// stateName is the name of a disk's state in the scratch directory. Servers
+// with different targets or numbers can share one. The numbers stand for the
+// disk, and not the image's name: another image in its place must be noticed.
+// In a directory like /var/tmp, which nobody chose for this disk, images of
+// different users and with different paths are different disks.
+func (k *keeper) stateName(d *disk) string {
+	of := k.cfg.WWN
+	if volume.Everybodys(k.cfg.ScratchDir) {
+		of += fmt.Sprintf("\x00%d\x00%s", os.Geteuid(), d.path)
+	}
+	if d.file != nil {
+		of += "\x00" + d.file.Path // its map is worth nothing for another store
+	}
+	sum := sha256.Sum256([]byte(of))
+	return fmt.Sprintf("containerdisk-lun%d-%s", d.lun, hex.EncodeToString(sum[:4]))
+}
+
+// scratchState opens the state of d in the scratch directory.
+func (k *keeper) scratchState(d *disk) error {
+	s, err := volume.OpenState(k.cfg.ScratchDir, k.stateName(d), k.self)
+	if used := (*volume.InUseError)(nil); errors.As(err, &used) {
+		return fmt.Errorf("%w, or give this server another SCRATCH_DIR, WWN or LUN", err)
+	}
+	d.state = s
+	return err
+}
+
+// checkScratch refuses a scratch directory that cannot be used, if one is
+// needed, and tells what is in everybody's: nobody else will.
+func (k *keeper) checkScratch() error {
+	if k.cfg.CopyMode == config.CopyNone || k.cfg.VolumePath != "" && isDir(k.cfg.VolumePath) {
+		return nil
+	}
+	dir := k.cfg.ScratchDir
+	left, err := volume.Leftovers(dir, k.self.Boot)
+	if err == nil {
+		err = unix.Access(dir, unix.W_OK|unix.X_OK)
+	}
+	if err != nil {
+		return fmt.Errorf("SCRATCH_DIR: %s: %w", dir, err)
+	}
+	if volume.Everybodys(dir) {
+		for _, l := range left {
+			k.log.Info("the disk of a run that was cut short is here; if it is not needed, remove it", "directory", l.Path, "bytes", l.Bytes)
+		}
+	}
+	return nil
+}
+
+func isDir(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.IsDir()
+}
+
+// giveBack closes the disks after a run that ended with err. A disk that was to
+// live no longer than the run goes, if that ended as it should.
+func (k *keeper) giveBack(disks []*disk, err error) error {
+	var errs []error
+	for _, d := range disks {
+		remove := d.state
+		if err != nil || k.cfg.KeepScratch || d.file != nil {
+			remove = nil
+		}
+		if remove != nil {
+			d.state = nil
+		}
+		errs = append(errs, d.close())
+		if remove != nil {
+			errs = append(errs, remove.Remove())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// openScratch makes d an overlay in the scratch directory.
+func (k *keeper) openScratch(d *disk) error {
+	if err := k.scratchState(d); err != nil {
+		return err
+	}
+	d.memory = d.state.Memory()
+	return k.makeOverlay(d, d.state, parts{
+		store: func() (blockdev.Device, error) {
+			path := d.state.Path(volume.StoreName)
+			if d.state.Fresh() {
+				return blockdev.CreateFile(path, d.size)
+			}
+			return blockdev.OpenFile(path, blockdev.ReadWrite)
+		},
+		options: overlay.Options{Mode: modes[k.cfg.CopyMode]},
+	})
+}
+
+var modes = map[config.CopyMode]overlay.Mode{
+	config.CopyWrite: overlay.CopyOnWrite,
+	config.CopyRead:  overlay.CopyOnRead,
+	config.CopyClone: overlay.Clone,
+}
+
+// fillFileSystem makes d an overlay that becomes the volume's disk.
+func (k *keeper) fillFileSystem(d *disk) error {
+	v := d.volume
+	how := volume.Sparse
+	if k.cfg.Preallocate == config.PreallocateFalloc {
+		how = volume.Preallocated
+	}
+	if err := v.Fill(d.size, how); err != nil {
+		return err
+	}
+	if m := v.Disk.Memory(); m != nil {
+		d.memory = m
+	}
+	d.where = filepath.Join(k.cfg.VolumePath, volume.DiskName)
+	return k.makeOverlay(d, v.State, parts{
+		store: func() (blockdev.Device, error) { return blockdev.OpenFile(v.Disk.Path, blockdev.ReadWrite) },
+		options: overlay.Options{Mode: overlay.Clone, Finish: func() error {
+			untidy, err := v.Publish()
+			if untidy != nil {
+				k.log.Warn("the volume is complete, and not tidy; the next start tries again", "error", untidy)
+			}
+			return err
+		}},
+	})
+}
+
+// parts are what an overlay needs besides its image and its map.
+type parts struct {
+	store   func() (blockdev.Device, error)
+	options overlay.Options
+}
+
+// makeOverlay makes d the overlay whose map is in s, new or as it was left.
+func (k *keeper) makeOverlay(d *disk, s *volume.State, p parts) error {
+	fresh := s.Fresh()
+	m, err := k.openMap(d, s)
+	if err != nil {
+		return err
+	}
+	store, err := p.store()
+	if err == nil && fresh {
+		if err = s.Begin(); err != nil {
+			err = errors.Join(err, store.Close())
+		}
+	}
+	if err != nil {
+		return errors.Join(err, m.Close())
+	}
+	o := p.options
+	o.Anchor, o.Rate, o.Log = s.Anchor, k.cfg.HydrateRate, k.log.With("disk", d.name)
+	image := d.image
+	d.image = nil // the overlay's
+	if d.overlay, err = overlay.Open(image, store, m, o); err != nil {
+		return k.wayOut(s, err)
+	}
+	d.dev = d.overlay
+	if !fresh {
+		k.log.Info("going on with the disk as it was left", "disk", d.name, "directory", s.Dir())
+	}
+	return nil
+}
+
+func (k *keeper) openMap(d *disk, s *volume.State) (*overlay.Map, error) {
+	origin, err := d.origin()
+	if err != nil {
+		return nil, err
+	}
+	if d.file != nil {
+		origin += "; on " + d.file.Identity()
+	}
+	h := overlay.Header{
+		Base: origin, Format: string(d.format), BaseSize: d.image.Size(), Size: d.size,
+		ClusterSize: overlay.ClusterSize(d.size),
+	}
+	if s.Fresh() {
+		return overlay.CreateMap(s.Path(volume.MapName), h, k.self.Boot)
+	}
+	m, err := overlay.OpenMap(s.Path(volume.MapName), k.self.Boot)
+	if err != nil {
+		return nil, k.wayOut(s, err)
+	}
+	if err := m.Match(h); err != nil {
+		return nil, errors.Join(k.wayOut(s, err), m.Close())
+	}
+	return m, nil
+}
+
+// wayOut tells what a person can do about a state that cannot be used.
+func (k *keeper) wayOut(s *volume.State, err error) error {
+	away := "set SCRATCH_DIR to another directory to leave it alone"
+	if k.cfg.VolumePath != "" {
+		away = "name another volume to leave it alone"
+	}
+	return fmt.Errorf("%w\nthe disk's state, with all that was written to it, is the directory %s: remove that to begin anew, or %s", err, s.Dir(), away)
+}
