@@ -23,8 +23,8 @@ import (
 // a process of its own, which is the fair measure.
 
 const (
-	suiteLimit     = 4 * time.Minute  // for all tests in one process
-	suiteTestLimit = 2 * time.Minute  // for one test; Sanitize.Reset sleeps for one
+	suiteLimit     = 4 * time.Minute // for all tests in one process
+	suiteTestLimit = 2 * time.Minute // for one test; Sanitize.Reset sleeps for one
 )
 
 // A line of CUnit's summary: total, ran, passed, failed, inactive.

@@ -120,11 +120,11 @@ func TestCopyModel(t *testing.T) {
 	copy(p.disk2.b, model[1])
 	clear(model[0][100*512 : 300*512]) // zeros are not written
 	copy(p.disk.b, model[0])
-	for round := range 300 {
+	for round := range 100 {
 		var segments [][]byte
 		for range 1 + rng.IntN(3) {
 			from, to := rng.IntN(2), rng.IntN(2)
-			n := rng.IntN(2000) * 512
+			n := rng.IntN(testBlocks*7/8) * 512
 			a, b := rng.Int64N(int64(testBlocks*512-n))&^511, rng.Int64N(int64(testBlocks*512-n))&^511
 			if rng.IntN(3) == 0 { // close together
 				b = min(max(0, a+int64(rng.IntN(20)-10)*512), int64(testBlocks*512-n))

@@ -167,9 +167,10 @@ func TestSanitizeFails(t *testing.T) {
 
 // sanitizing is a bench with a store whose disk is being overwritten; end lets
 // the process end in the middle of it.
-func sanitizing(t *testing.T, s *testStore) (x *bench, end func()) {
+func sanitizing(t *testing.T, s *testStore, before func(*bench)) (x *bench, end func()) {
 	t.Helper()
 	x = newBench(t, func(_ *testDisk, o *LUNOptions) { o.Store = s })
+	before(x)
 	reached, goOn := held(x, 3)
 	x.want(t, "good", with(overwriteOnce, immed), overwriteList)
 	<-reached
@@ -188,12 +189,35 @@ func sanitizing(t *testing.T, s *testStore) (x *bench, end func()) {
 	}
 }
 
-// A sanitizing goes on after a restart, also one that came between saved mode
-// pages and reservations.
+// A sanitizing goes on after a restart, also if something else was saved
+// meanwhile by commands that began before it.
 func TestSanitizeSurvivesRestart(t *testing.T) {
-	s := &testStore{}
-	x, end := sanitizing(t, s)
-	end()
+	register, list := prout(0, 0, 0, keyA, flagAPTPL)
+	page := []byte{0, 0, 0, 0, 0x0a, 0x0a, 0x06, 0x10, 0, 0, 0, 0, 0xff, 0xff, 0, 0}
+	for _, c := range []struct {
+		name string
+		cdb  *CDB
+		list []byte
+	}{{"nothing", tur, nil}, {"reservations", register, list}, {"mode pages", cdb(0x15, 0x11, 0, 0, 16), page}} {
+		t.Run(c.name, func(t *testing.T) {
+			s, saving := &testStore{}, &Task{}
+			x, end := sanitizing(t, s, func(x *bench) { saving.Begin(x.b, lun1, c.cdb) })
+			if len(c.list) > 0 {
+				if err := saving.Write(c.list, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if saving.Finish(); saving.Status() != Good {
+				t.Fatalf("%v % x", saving.Status(), saving.Sense())
+			}
+			end()
+			x.goesOnAfterRestart(t, s)
+		})
+	}
+}
+
+func (x *bench) goesOnAfterRestart(t *testing.T, s *testStore) {
+	t.Helper()
 	if got := x.disk.content(testBlocks*512-512, 512); bytes.Equal(got, bytes.Repeat([]byte{0xaa}, 512)) {
 		t.Fatal("it was over before the restart")
 	}
@@ -206,6 +230,38 @@ func TestSanitizeSurvivesRestart(t *testing.T) {
 	x = restart(t, s)
 	if x.lun.back.operation.Load() != nil {
 		t.Error("it began again")
+	}
+}
+
+// A write that is on the disk when the sanitizing begins is over before it does
+// anything: it would come back to a disk that is said to be sanitized.
+func TestSanitizeWaitsForThePieceOnTheDisk(t *testing.T) {
+	x := newBench(t, nil)
+	onDisk, goOn, zeroed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	x.disk.hook = func(op string) {
+		switch op {
+		case "write":
+			close(onDisk)
+			<-goOn
+		case "zero":
+			close(zeroed)
+		}
+	}
+	task := begin(t, x.b, write0)
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = task.Write(block(9), 0) })
+	<-onDisk
+	x.want(t, "good", with(blockErase, immed), nil)
+	select {
+	case <-zeroed:
+		t.Error("it did not wait")
+	case <-time.After(30 * time.Millisecond):
+	}
+	close(goOn)
+	wg.Wait()
+	x.settle()
+	if !bytes.Equal(x.disk.content(0, 512), make([]byte, 512)) {
+		t.Error("something is left")
 	}
 }
 
