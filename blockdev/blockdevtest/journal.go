@@ -220,6 +220,18 @@ func Subset(mask uint64) Survival {
 	return func(i int, _ int64) bool { return mask>>(i%64)&1 != 0 }
 }
 
+// Killed is what the death of the process leaves, which takes nothing that the
+// kernel was given: changes that had returned by then are whole. Those that
+// were under way are whole, lost or torn. A change that failed counts as under
+// way for ever.
+func (c *Crash) Killed(rng *rand.Rand) Survival {
+	random := c.Random(rng)
+	return func(i int, sector int64) bool {
+		returned := c.Pending[i].returned
+		return returned > 0 && returned <= c.At || random(i, sector)
+	}
+}
+
 // Random is a survival in which some changes are whole, some lost, and of some
 // there are a few sectors.
 func (c *Crash) Random(rng *rand.Rand) Survival {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -194,6 +195,25 @@ func TestJournalTears(t *testing.T) {
 	}
 	if len(seen) < 20 {
 		t.Errorf("only %d of 64 outcomes in 300 tries", len(seen))
+	}
+}
+
+// TestJournalKilled: a process that dies takes only what was under way with it.
+func TestJournalKilled(t *testing.T) {
+	var j Journal
+	d := j.Record(t, "disk", blockdev.NewMem(2*sector))
+	write(t, d, 0, 'a') // 1, 2
+	write(t, d, 1, 'b') // 3, 4
+	rng := rand.New(rand.NewPCG(1, 1))
+	for at, want := range map[int]string{0: "..", 1: ".. a.", 2: "a.", 3: "a. ab", 4: "ab"} {
+		seen := map[string]bool{}
+		for range 50 {
+			c := j.Crash(at)
+			seen[sectors(c.Disk(d, c.Killed(rng)))] = true
+		}
+		if got := strings.Join(slices.Sorted(maps.Keys(seen)), " "); got != want {
+			t.Errorf("killed after event %d: got %s, want %s", at, got, want)
+		}
 	}
 }
 
