@@ -131,11 +131,9 @@ func (d *Disk) changePart(c change, off, n int64) error {
 		d.soiled.Store(true)
 		return err
 	}
-	if err := d.markAbsent(first, count, fromGuest); err != nil {
-		return err
-	}
-	d.m.soil(first, count, fromGuest) // those that were present need not be durable
-	return nil
+	// Those that were present and not durable are in dirty pages already: who
+	// marked them has given up their locks.
+	return d.markAbsent(first, count, fromGuest)
 }
 
 // markAbsent marks those of the clusters as present that are not. The caller

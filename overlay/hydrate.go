@@ -40,6 +40,8 @@ const (
 	// checkpointEvery is how often what was copied is made durable, so that a
 	// loss of power does not undo all of it.
 	checkpointEvery = 30 * time.Second
+	// spaceRetry is how long to wait for room before looking again.
+	spaceRetry = 3 * time.Second
 )
 
 // State is what the hydrator does.
@@ -87,6 +89,8 @@ type hydrator struct {
 	guest guest
 	pace  pace
 	gate  gate
+
+	spaceRetry time.Duration // how long to wait before looking again whether there is room
 }
 
 func (h *hydrator) init(d *Disk) {
@@ -100,6 +104,7 @@ func (h *hydrator) init(d *Disk) {
 	h.ended, h.end = context.WithCancel(context.Background())
 	h.pace.rate = d.opts.Rate
 	h.gate.init()
+	h.spaceRetry = spaceRetry
 }
 
 // stop ends Hydrate and waits until it has returned.
@@ -407,10 +412,6 @@ func (d *Disk) becomePlain() {
 	}
 }
 
-// spaceRetry is how long the hydrator waits before it looks again whether there
-// is room.
-const spaceRetry = 3 * time.Second
-
 // retry repeats do as long as there is no room for it.
 func (h *hydrator) retry(ctx context.Context, do func() error) error {
 	for {
@@ -419,7 +420,7 @@ func (h *hydrator) retry(ctx context.Context, do func() error) error {
 			return err
 		}
 		h.noSpace(err)
-		if !sleep(ctx, spaceRetry) {
+		if !sleep(ctx, h.spaceRetry) {
 			return context.Cause(ctx)
 		}
 		h.state.Store(uint32(Hydrating))

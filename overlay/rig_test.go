@@ -145,7 +145,7 @@ type rig struct {
 
 // newRig has sizes that end within a cluster and within a unit of zeros.
 func newRig(mode Mode, sparse bool) *rig {
-	return &rig{base: baseContent(11*testCluster + 1536), size: 14*testCluster + 2560, mode: mode, sparse: sparse}
+	return &rig{base: baseContent(21*testCluster + 1536), size: 24*testCluster + 2560, mode: mode, sparse: sparse}
 }
 
 func (r *rig) header() Header { return header(int64(len(r.base)), r.size) }
@@ -275,7 +275,7 @@ func (c *client) request() span {
 	o := c.own[c.rng.IntN(len(c.own))]
 	first := o.first + c.rng.Int64N(o.end-o.first)
 	n := o.end - first
-	if c.rng.IntN(3) > 0 {
+	if c.rng.IntN(8) > 0 {
 		n = min(n, 12)
 	}
 	end := first + 1 + c.rng.Int64N(n)

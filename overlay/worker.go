@@ -44,7 +44,7 @@ func (w *worker) work(ctx context.Context) error {
 		}
 		w.todo.add(p, 1)
 		w.noSpace(err)
-		if !sleep(ctx, spaceRetry) {
+		if !sleep(ctx, w.spaceRetry) {
 			return context.Cause(ctx)
 		}
 	}
