@@ -164,6 +164,9 @@ type Inflater struct {
 	b  uint64 // bits taken from in but not used, from the lowest on
 	n  int    // how many; negative: more were used than there are
 
+	open bool // the last block has an end that was not looked at where p is full
+	over bool // the last block had more than p has room for
+
 	lit  [litTable]entry
 	dist [distTable]entry
 	meta [1 << metaBits]entry
@@ -173,37 +176,52 @@ type Inflater struct {
 // Inflate fills p from the stream that in begins with. What follows in either,
 // once p is full, is not looked at.
 func (z *Inflater) Inflate(p, in []byte) error {
-	z.in, z.at, z.b, z.n = in, 0, 0, 0
-	defer func() { z.in = nil }()
+	z.begin(in)
+	defer z.end()
 	for done, last := 0, false; done < len(p); {
 		if last {
 			return ErrShort
 		}
-		z.refill()
-		last = z.take(1) != 0
 		var err error
-		switch kind := z.take(2); kind { // §3.2.3
-		case 0:
-			done, err = z.stored(p, done)
-		case 1:
-			if err = z.fixedCodes(); err == nil {
-				done, err = z.block(p, done)
-			}
-		case 2:
-			if err = z.dynamicCodes(); err == nil {
-				done, err = z.block(p, done)
-			}
-		default:
-			err = fmt.Errorf("deflate: block of type %d", kind)
-		}
-		if z.n < 0 {
-			return ErrShort
-		}
-		if err != nil {
+		if done, last, err = z.next(p, done); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (z *Inflater) begin(in []byte) { z.in, z.at, z.b, z.n, z.over = in, 0, 0, 0, false }
+
+// end lets go of the input.
+func (z *Inflater) end() { z.in = nil }
+
+// next decompresses the next block to p[done:], until it ends or p is full: then
+// of a block that is not stored not even its end has been looked at. It returns
+// how far it came, and whether this is the last block.
+func (z *Inflater) next(p []byte, done int) (_ int, last bool, err error) {
+	z.refill()
+	last = z.take(1) != 0
+	switch kind := z.take(2); kind { // §3.2.3
+	case 0:
+		z.open = false
+		done, err = z.stored(p, done)
+	case 1:
+		z.open = true
+		if err = z.fixedCodes(); err == nil {
+			done, err = z.block(p, done)
+		}
+	case 2:
+		z.open = true
+		if err = z.dynamicCodes(); err == nil {
+			done, err = z.block(p, done)
+		}
+	default:
+		err = fmt.Errorf("deflate: block of type %d", kind)
+	}
+	if z.n < 0 {
+		err = ErrShort
+	}
+	return done, last, err
 }
 
 // refill takes as many bits as there is room for: at least symbolBits, unless
@@ -249,6 +267,7 @@ func (z *Inflater) stored(p []byte, done int) (int, error) {
 	if done += n; n < size && done < len(p) {
 		return done, ErrShort
 	}
+	z.over = n < size
 	return done, nil
 }
 
@@ -408,6 +427,9 @@ func (z *Inflater) block(p []byte, o int) (int, error) {
 		o = repeat(p, o, length, distance)
 	}
 	z.at, z.b, z.n = at, b, n
+	if o > len(p) {
+		z.over, o = true, len(p)
+	}
 	if n < 0 {
 		err = ErrShort
 	}
@@ -423,7 +445,7 @@ func matchError(length, distance entry) error {
 }
 
 // repeat copies length bytes, or as many as there is room for, from distance
-// before o to o and on. It returns where they end.
+// before o to o and on. It returns where they end, or would end.
 func repeat(p []byte, o, length, distance int) int {
 	if length <= 16 && distance >= 8 && len(p)-o >= 16 {
 		// The usual case. What is written too much is overwritten later.
@@ -432,9 +454,9 @@ func repeat(p []byte, o, length, distance int) int {
 		binary.LittleEndian.PutUint64(dst[8:], binary.LittleEndian.Uint64(src[8:]))
 		return o + length
 	}
-	end := min(o+length, len(p))
-	for from := o - distance; o < end; {
-		o += copy(p[o:end], p[from:o]) // twice as much each time
+	from, end := o-distance, o+length
+	for stop := min(end, len(p)); o < stop; {
+		o += copy(p[o:stop], p[from:o]) // twice as much each time
 	}
-	return o
+	return end
 }
