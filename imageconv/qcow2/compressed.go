@@ -21,7 +21,7 @@ func (r *Reader) readCompressed(p []byte, run *run) error {
 	if run.n == r.geo.cluster {
 		return r.decompress(p, run)
 	}
-	b, err := r.clusters.get(uint64(run.entry))
+	b, err := r.clusters.Get(uint64(run.entry))
 	if err != nil {
 		return rangeError("read", run.off, run.n, err)
 	}

@@ -153,7 +153,7 @@ func (r *Reader) planPage(p *plan, off, end int64) (int64, error) {
 		return stop, nil
 	}
 	at := off % r.geo.perL1 / r.geo.perPage * r.geo.page
-	page, err := r.tables.get(uint64(table + at))
+	page, err := r.tables.Get(uint64(table + at))
 	if err != nil {
 		return off, fmt.Errorf("L2 table %d at %#x: %w", off/r.geo.perL1, table, err)
 	}
@@ -172,7 +172,7 @@ func (r *Reader) planPage(p *plan, off, end int64) (int64, error) {
 // l2Table is where in the file the i-th L2 table begins; 0: it does not exist.
 func (r *Reader) l2Table(i int64) (int64, error) {
 	at := r.l1 + i*8
-	page, err := r.tables.get(uint64(at &^ (r.geo.page - 1)))
+	page, err := r.tables.Get(uint64(at &^ (r.geo.page - 1)))
 	if err != nil {
 		return 0, fmt.Errorf("L1 table at %#x: %w", r.l1, err)
 	}

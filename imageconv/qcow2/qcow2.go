@@ -26,6 +26,7 @@ import (
 	"iter"
 
 	"github.com/containerdisk/containerdisk/blockdev"
+	"github.com/containerdisk/containerdisk/imageconv/cache"
 )
 
 const (
@@ -77,8 +78,8 @@ type Reader struct {
 	backing  blockdev.Source // or nil
 	absent   runKind         // what is in no table: runHole, or runBacking
 
-	tables       *cache // by offset in the file
-	clusters     *cache // decompressed, by L2 entry
+	tables       *cache.Cache // by offset in the file
+	clusters     *cache.Cache // decompressed, by L2 entry
 	decompressor *decompressor
 }
 
@@ -104,8 +105,8 @@ func Open(src io.ReaderAt, fileSize int64, o Options) (*Reader, error) {
 	if o.Below {
 		tables, clusters = tables/4, clusters/2
 	}
-	r.tables = newCache(tables/int(r.geo.page), r.loadTable)
-	r.clusters = newCache(min(max(clusters/int(r.geo.cluster), 2), maxCachedClusters), r.loadCluster)
+	r.tables = cache.New(tables/int(r.geo.page), r.loadTable)
+	r.clusters = cache.New(min(max(clusters/int(r.geo.cluster), 2), maxCachedClusters), r.loadCluster)
 	if r.decompressor, err = newDecompressor(h.Compression); err != nil {
 		return nil, err
 	}

@@ -164,8 +164,8 @@ func TestConcurrentReads(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.clusters.limit = 3
-		r.tables.limit = 1
+		r.clusters.Limit = 3
+		r.tables.Limit = 1
 		var wg sync.WaitGroup
 		for g := range 6 {
 			wg.Go(func() {

@@ -20,10 +20,10 @@ func checkSane(t testing.TB, file []byte) {
 	if !ok {
 		return
 	}
-	if n := len(r.tables.blocks) * int(r.geo.page); n > tableMemory {
+	if n := r.tables.Len() * int(r.geo.page); n > tableMemory {
 		t.Fatalf("%d bytes of tables are kept", n)
 	}
-	if n := len(r.clusters.blocks) * int(r.geo.cluster); n > clusterMemory {
+	if n := r.clusters.Len() * int(r.geo.cluster); n > clusterMemory {
 		t.Fatalf("%d bytes of clusters are kept", n)
 	}
 }

@@ -29,8 +29,10 @@ var rooms = map[string]room{
 	"imageconv/inflate": {never: []string{"net", "os!"}},
 	// runs is the third: a disk made of a lookup.
 	"imageconv/runs": {ours: []string{"blockdev", "imageconv/pages"}, never: []string{"net", "os!"}},
+	// cache is the fourth: what is costly to make.
+	"imageconv/cache": {never: []string{"net", "os!"}},
 	"imageconv/qcow2": {
-		ours:  []string{"blockdev", "imageconv/inflate", "internal/be"},
+		ours:  []string{"blockdev", "imageconv/cache", "imageconv/inflate", "internal/be"},
 		never: []string{"net", "os!"},
 	},
 	"imageconv/packed": {never: []string{"net", "os!"}},

@@ -1,24 +1,28 @@
-package qcow2
+// Package cache keeps blocks of bytes that are costly to make: pages of an
+// image's tables, decompressed clusters.
+package cache
 
 import (
 	"container/list"
 	"sync"
 )
 
-// cache keeps the blocks of bytes that were used last. Whoever gets a block
+// Cache keeps the blocks of bytes that were used last. Whoever gets a block
 // may read it for as long as it likes and must not change it; what falls out
-// of the cache is left to the garbage collector.
-type cache struct {
-	load  func(key uint64) ([]byte, error)
-	limit int // blocks
+// of the cache is left to the garbage collector. Its methods may be called from
+// several goroutines.
+type Cache struct {
+	Limit int // blocks that are kept; not changed once the cache is used
 
-	// Lock order: block.mu before cache.mu. mu is not held during a load.
+	load func(key uint64) ([]byte, error)
+
+	// Lock order: block.mu before Cache.mu. mu is not held during a load.
 	mu     sync.Mutex // guards the two fields below
 	blocks map[uint64]*list.Element
 	order  *list.List // of *block, last used first
 }
 
-// block is an entry of a cache.
+// block is an entry of a Cache.
 type block struct {
 	key uint64
 
@@ -28,13 +32,14 @@ type block struct {
 	data []byte // nil: not loaded
 }
 
-func newCache(limit int, load func(key uint64) ([]byte, error)) *cache {
-	return &cache{load: load, limit: limit, blocks: make(map[uint64]*list.Element), order: list.New()}
+// New returns a cache of at most limit blocks, each made by load.
+func New(limit int, load func(key uint64) ([]byte, error)) *Cache {
+	return &Cache{Limit: limit, load: load, blocks: make(map[uint64]*list.Element), order: list.New()}
 }
 
-// get returns the block of that key. An error is not kept: the next get tries
+// Get returns the block of that key. An error is not kept: the next Get tries
 // again.
-func (c *cache) get(key uint64) ([]byte, error) {
+func (c *Cache) Get(key uint64) ([]byte, error) {
 	b := c.find(key)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -50,15 +55,22 @@ func (c *cache) get(key uint64) ([]byte, error) {
 	return data, nil
 }
 
+// Len is how many blocks the cache holds.
+func (c *Cache) Len() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.order.Len()
+}
+
 // find returns the block of that key, which may have to be loaded yet.
-func (c *cache) find(key uint64) *block {
+func (c *Cache) find(key uint64) *block {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e := c.blocks[key]; e != nil {
 		c.order.MoveToFront(e)
 		return e.Value.(*block)
 	}
-	if c.order.Len() >= c.limit {
+	if c.order.Len() >= c.Limit {
 		last := c.order.Back()
 		delete(c.blocks, last.Value.(*block).key)
 		c.order.Remove(last)
@@ -69,7 +81,7 @@ func (c *cache) find(key uint64) *block {
 }
 
 // drop takes b out of the cache, if it is still in it.
-func (c *cache) drop(b *block) {
+func (c *Cache) drop(b *block) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e := c.blocks[b.key]; e != nil && e.Value.(*block) == b {
