@@ -19,6 +19,7 @@ const (
 	QCOW2 Format = "qcow2"
 	VDI   Format = "vdi"
 	QED   Format = "qed"
+	VMDK  Format = "vmdk"
 	VHD   Format = "vhd" // QEMU: vpc
 	VHDX  Format = "vhdx"
 	ISO   Format = "iso" // QEMU: raw
@@ -63,7 +64,7 @@ func formats() []row {
 		{QCOW2, anyOf(at(0, "QFI\xfb\x00\x00\x00\x02"), at(0, "QFI\xfb\x00\x00\x00\x03")), openQCOW2, live},
 		{"qcow (version 1)", at(0, "QFI\xfb\x00\x00\x00\x01"), nil, populate},
 		{QED, at(0, "QED\x00"), openQED, populate},
-		{"vmdk", anyOf(at(0, "KDMV"), at(0, "COWD"), at(0, "# Disk DescriptorFile")), nil, populate},
+		{VMDK, isVMDK, openVMDK, populate},
 		{VHD, anyOf(at(0, "conectix"), fromEnd(512, "conectix"), fromEnd(511, "conectix")), openVHD, populate}, // 511: as Virtual PC wrote it before 2004
 		{VHDX, at(0, "vhdxfile"), openVHDX, populate},
 		{ISO, isISO, openRaw, disc},

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -138,6 +139,7 @@ func (v *Vector) finish() {
 	}
 	if v.len >= 0 {
 		v.File = v.File[:v.len]
+		v.Meta = slices.DeleteFunc(v.Meta, func(at int) bool { return at >= v.len })
 	}
 }
 

@@ -52,8 +52,12 @@ var rooms = map[string]room{
 		ours:  []string{"blockdev", "imageconv/pages", "imageconv/runs", "internal/le"},
 		never: []string{"net", "os!"},
 	},
+	"imageconv/vmdk": {
+		ours:  []string{"blockdev", "imageconv/cache", "imageconv/inflate", "imageconv/pages", "imageconv/runs", "internal/le"},
+		never: []string{"net", "os!"},
+	},
 	"imageconv": {
-		ours:  []string{"blockdev", "imageconv/packed", "imageconv/qcow2", "imageconv/qed", "imageconv/vdi", "imageconv/vhd", "imageconv/vhdx", "internal/be"},
+		ours:  []string{"blockdev", "imageconv/packed", "imageconv/qcow2", "imageconv/qed", "imageconv/vdi", "imageconv/vhd", "imageconv/vhdx", "imageconv/vmdk", "internal/be"},
 		never: []string{"net"},
 	},
 	// The overlay is given its base; which image that is it does not know.
