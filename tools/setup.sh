@@ -23,6 +23,7 @@ libc6-dev             -
 qemu-system-x86       qemu-system-x86_64
 qemu-system-common    qemu-storage-daemon
 open-iscsi            iscsid iscsiadm
+sg3-utils             sg_reset
 busybox-static        busybox
 cpio                  cpio
 kmod                  depmod
