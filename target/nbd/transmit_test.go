@@ -457,3 +457,33 @@ func spaceOf(t *testing.T, file string) int64 {
 	}
 	return blocks(info) * 512
 }
+
+// TestFUA: a change with FUA is flushed before its answer, and nothing else is.
+func TestFUA(t *testing.T) {
+	eachMode(t, func(t *testing.T, how []option) {
+		for _, every := range []int{0, 1} {
+			dev := &waiting{Device: mem(), every: every}
+			c := serve(t, Options{}, capable{dev, allCaps}).attach(t, how...)
+			for cmd, flushes := range map[command]int32{
+				cmdWrite: 1, cmdTrim: 1, cmdWriteZeroes: 1, cmdRead: 0, cmdCache: 0, cmdBlockStatus: 0,
+			} {
+				if cmd == cmdBlockStatus && how == nil {
+					continue
+				}
+				for flags, want := range map[commandFlags]int32{0: 0, flagFUA: flushes} {
+					var payload []byte
+					if cmd == cmdWrite {
+						payload = make([]byte, 4096)
+					}
+					before := dev.flushes.Load()
+					if a := c.do(cmd, flags, 8192, 4096, payload...); a.errno != 0 {
+						t.Fatalf("command %d: %v", cmd, a.errno)
+					}
+					if got := dev.flushes.Load() - before; got != want {
+						t.Errorf("command %d with flags %d, every %d: %d flushes, want %d", cmd, flags, every, got, want)
+					}
+				}
+			}
+		}
+	})
+}
