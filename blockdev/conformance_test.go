@@ -98,6 +98,44 @@ func TestReadOnlyFile(t *testing.T) {
 	})
 }
 
+// plain is a source that is no device.
+type plain struct{ blockdev.Source }
+
+// closes counts what is closed.
+type closes int
+
+func (c *closes) Close() error {
+	*c++
+	return nil
+}
+
+func TestFrozen(t *testing.T) {
+	for name, src := range map[string]blockdev.Source{
+		"device": blockdev.MemOf(content()),
+		"source": plain{blockdev.MemOf(content())},
+	} {
+		t.Run(name, func(t *testing.T) {
+			opened, closed := closes(0), closes(0)
+			t.Cleanup(func() { // the suite's own have closed the devices then
+				if opened == 0 || opened != closed {
+					t.Errorf("%d devices, and their source was closed %d times", opened, closed)
+				}
+			})
+			blockdevtest.Run(t, content(), func(t *testing.T) blockdev.Device {
+				opened++
+				d := blockdev.NewFrozen(src, &closed)
+				if c := d.Caps(); !c.ReadOnly || c.Discard || c.DiscardZeroes || c.FastZero {
+					t.Fatalf("caps: %+v", c)
+				}
+				if err := d.TryWriteAt([]byte{1}, 0); blockdev.KindOf(err) != blockdev.KindReadOnly {
+					t.Fatalf("write: got %v, want read-only", err)
+				}
+				return d
+			})
+		})
+	}
+}
+
 func TestGuard(t *testing.T) {
 	blockdevtest.Run(t, content(), func(*testing.T) blockdev.Device {
 		return blockdev.NewGuard(blockdev.MemOf(bytes.Clone(content())), blockdev.ReadWrite)

@@ -161,7 +161,11 @@ func (im *Image) open(f blockdev.Source, p Policy) error {
 		return openError(blockdev.KindUnsupported,
 			fmt.Errorf("the image holds a disk of %d bytes, the limit is %d", size, p.maxSize()))
 	}
-	im.Source = roundUp(im.Source)
+	sector := int64(sectorSize)
+	if r.use == disc {
+		sector = discSector
+	}
+	im.Source = roundUp(im.Source, sector)
 	im.info.VirtualSize = im.Source.Size()
 	return nil
 }

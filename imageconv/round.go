@@ -16,13 +16,13 @@ type rounded struct {
 	size int64
 }
 
-// roundUp returns src in whole sectors.
-func roundUp(src blockdev.Source) blockdev.Source {
+// roundUp returns src in whole sectors of that size in bytes, a power of two.
+func roundUp(src blockdev.Source, sector int64) blockdev.Source {
 	size := src.Size()
-	if size%sectorSize == 0 {
+	if size%sector == 0 {
 		return src
 	}
-	return &rounded{src: src, size: (size + sectorSize - 1) &^ (sectorSize - 1)}
+	return &rounded{src: src, size: (size + sector - 1) &^ (sector - 1)}
 }
 
 func (r *rounded) Size() int64 { return r.size }

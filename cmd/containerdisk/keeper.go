@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -26,6 +27,7 @@ import (
 //	on a volume that is not          an overlay that becomes it
 //	in the scratch directory         an overlay
 //	COPY_MODE=none                   the image is the disk
+//	an ISO image, DEVICE_TYPE=cdrom  the image is the disc, which nobody writes to
 type keeper struct {
 	cfg  config.Config
 	log  *slog.Logger
@@ -85,10 +87,17 @@ func (k *keeper) findImages() ([]*disk, error) {
 		}
 		return nil, err
 	}
-	if k.cfg.CopyMode == config.CopyNone {
+	if k.cfg.CopyMode == config.CopyNone && k.cfg.DeviceType != config.CDROM && !allDiscs(found) {
 		return k.openImages(found)
 	}
-	return openDisks(found, k.cfg.DiskSize, k.cfg.LUN, k.cfg.ScratchDir)
+	disks, err := openDisks(found, k.cfg.DiskSize, k.cfg.LUN, k.cfg.ScratchDir)
+	if err != nil {
+		return nil, err
+	}
+	if err := k.serveDiscs(disks); err != nil {
+		return nil, errors.Join(err, closeDisks(disks))
+	}
+	return disks, nil
 }
 
 // openImages opens images that are served as they are.
@@ -242,7 +251,10 @@ func (k *keeper) scratchState(d *disk) error {
 
 // checkScratch refuses a scratch directory that cannot be used, if one is
 // needed, and tells what is in everybody's: nobody else will.
-func (k *keeper) checkScratch() error {
+func (k *keeper) checkScratch(disks []*disk) error {
+	if len(disks) > 0 && !slices.ContainsFunc(disks, func(d *disk) bool { return d.dev == nil }) {
+		return nil
+	}
 	if k.cfg.CopyMode == config.CopyNone || k.cfg.VolumePath != "" && isDir(k.cfg.VolumePath) {
 		return nil
 	}

@@ -70,7 +70,7 @@ func runPopulate(ctx context.Context, s *settings, std stdio) (err error) {
 func populateVolume(ctx context.Context, k *keeper, log *slog.Logger, st *status.Status, term *os.File) (err error) {
 	disks, err := k.find()
 	defer func() { err = errors.Join(err, closeDisks(disks)) }()
-	if err = errors.Join(err, k.checkScratch()); err != nil {
+	if err = errors.Join(err, k.checkScratch(disks)); err != nil {
 		return refusal{err}
 	}
 	d := disks[0]

@@ -151,7 +151,7 @@ func (s *server) prepare() (err error) {
 	s.keeper = newKeeper(s.cfg, s.log)
 	s.disks, err = s.keeper.find()
 	s.status.SetDisks(s.describe())
-	err = errors.Join(err, s.keeper.checkScratch(), s.openPages(), s.checkDoors(), s.checkLUNs())
+	err = errors.Join(err, s.keeper.checkScratch(s.disks), s.openPages(), s.checkDoors(), s.checkLUNs())
 	if err != nil {
 		return err
 	}
@@ -206,10 +206,12 @@ func (s *server) join() error {
 	return nil
 }
 
+var deviceTypes = map[config.DeviceType]scsi.DeviceType{config.Disk: scsi.Disk, config.CDROM: scsi.CDROM}
+
 func (s *server) joinISCSI(mode target.AccessMode) (*target.ISCSI, error) {
 	luns := map[uint64]*scsi.LUN{}
 	for _, d := range s.disks {
-		d.unit = scsi.NewLUN(d.dev, scsi.LUNOptions{Access: mode.Disk(), Identity: d.identity(s.cfg.WWN), Store: d.memory})
+		d.unit = scsi.NewLUN(d.dev, scsi.LUNOptions{Type: deviceTypes[s.cfg.DeviceType], Access: mode.Disk(), Identity: d.identity(s.cfg.WWN), Store: d.memory})
 		if err := d.unit.Restore(); err != nil {
 			return nil, fmt.Errorf("%s: %w: initiators rely on it, so the disk is not served without", d.name, err)
 		}

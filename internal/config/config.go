@@ -31,6 +31,7 @@ type Config struct {
 	HydrateRate int64 // bytes a second; 0: not limited
 	DiskSize    int64 // bytes; 0: as the image says
 	AccessMode  AccessMode
+	DeviceType  DeviceType
 
 	ScratchDir  string // where disks go that are not on a volume
 	KeepScratch bool   // also after an orderly end
@@ -67,6 +68,14 @@ const (
 	CopyWrite CopyMode = "copy-on-write" // what is written is kept
 	CopyRead  CopyMode = "copy-on-read"  // what is written or read is kept
 	CopyClone CopyMode = "clone"         // all of the image is copied in time
+)
+
+// DeviceType is what a disk looks like to initiators.
+type DeviceType string
+
+const (
+	Disk  DeviceType = "disk"
+	CDROM DeviceType = "cdrom" // a CD/DVD drive with a disc in it
 )
 
 // ImageFormat is how the format of an image is found out.
@@ -148,6 +157,7 @@ func read(r *reader, env *environment) Config {
 	parse(r, env.Disk.CopyMode, &c.CopyMode, oneOf("unknown", CopyClone, CopyWrite, CopyRead, CopyNone))
 	parse(r, env.Disk.HydrateRate, &c.HydrateRate, parseRate)
 	parse(r, env.Disk.DiskSize, &c.DiskSize, parseSize)
+	parse(r, env.Disk.DeviceType, &c.DeviceType, oneOf("unknown", Disk, CDROM))
 	parse(r, env.Disk.AccessMode, &c.AccessMode, oneOf("unknown", WriteExclusive, WriteShared, ReadShared))
 	readStore(r, env, &c)
 

@@ -42,6 +42,7 @@ func TestNothingSet(t *testing.T) {
 		Preallocate:   PreallocateNone,
 		Populated:     PopulatedAuto,
 		AccessMode:    WriteExclusive,
+		DeviceType:    Disk,
 		WWN:           "iqn.2017-01.io.kubevirt:wrapper",
 		LUN:           1,
 		ISCSIListen:   netip.MustParseAddrPort("127.0.0.1:3260"),
@@ -61,7 +62,7 @@ func TestEverythingSet(t *testing.T) {
 		"IMAGE_PATH": "/image/disk", "MULTI_DISK": "false", "IMAGE_FORMAT": "raw", "COPY_MODE": "clone", "HYDRATE_RATE": "100M",
 		"SCRATCH_DIR": "/scratch", "SCRATCH_DIRS": "fast=/storage/ssd, slow=/storage/rust", "USAGE_TYPE": "slow", "KEEP_SCRATCH": "false",
 		"VOLUME_PATH": "/volume", "PREALLOCATE": "falloc", "POPULATED": "false", "DISK_SIZE": "10Gi",
-		"ACCESS_MODE": "write-shared", "WWN": "iqn.2024-02.com.example:disk", "LUN": "0",
+		"ACCESS_MODE": "write-shared", "DEVICE_TYPE": "cdrom", "WWN": "iqn.2024-02.com.example:disk", "LUN": "0",
 		"ISCSI_LISTEN": "[::]:3261", "CHAP_USERNAME": "vm", "CHAP_PASSWORD": "a secret of a vm",
 		"CHAP_MUTUAL_USERNAME": "disk", "CHAP_MUTUAL_PASSWORD": "a secret of the disk", "CHAP_ALGORITHMS": "sha256, MD5",
 		"INSECURE_NO_AUTH": "false", "STATUS_LISTEN": "0.0.0.0:8080", "HEALTH_FILE": "/run/../run/ok",
@@ -71,7 +72,7 @@ func TestEverythingSet(t *testing.T) {
 	})
 	c.chapFrom = nil
 	got := fmt.Sprintf("%+v", c)
-	want := "{ImagePath:/image/disk MultiDisk:false RawImage:true CopyMode:clone HydrateRate:100000000 DiskSize:10737418240 AccessMode:write-shared " +
+	want := "{ImagePath:/image/disk MultiDisk:false RawImage:true CopyMode:clone HydrateRate:100000000 DiskSize:10737418240 AccessMode:write-shared DeviceType:cdrom " +
 		"ScratchDir:/storage/rust KeepScratch:false VolumePath:/volume Preallocate:falloc Populated:false " +
 		"WWN:iqn.2024-02.com.example:disk LUN:0 ISCSIListen:[::]:3261 " +
 		"CHAP:{Initiator:{Name:vm Secret:[redacted]} Target:{Name:disk Secret:[redacted]} Algorithms:[SHA-256 MD5]} " +
@@ -256,6 +257,7 @@ func TestMistakes(t *testing.T) {
 		{"populated", env{"POPULATED": "yes", "VOLUME_PATH": "/v"}, []string{`POPULATED="yes": unknown; want auto, true or false`}},
 		{"populated nothing", env{"POPULATED": "true"}, []string{`POPULATED="true": is about the block device that VOLUME_PATH names; set that as well, or unset it`}},
 		{"image format", env{"IMAGE_FORMAT": "qcow2"}, []string{`IMAGE_FORMAT="qcow2": unknown; want auto or raw`}},
+		{"device type", env{"DEVICE_TYPE": "tape"}, []string{`DEVICE_TYPE="tape": unknown; want disk or cdrom`}},
 		{"access mode", env{"ACCESS_MODE": "rw"}, []string{`ACCESS_MODE="rw": unknown; want write-exclusive, write-shared or read-shared`}},
 		{"LUN", env{"LUN": "256"}, []string{`LUN="256": want a number from 0 to 255`}},
 		{"negative LUN", env{"LUN": "-1"}, []string{`LUN="-1": want a number from 0 to 255`}},

@@ -30,6 +30,7 @@ type diskEnv struct {
 	CopyMode    variable `env:"COPY_MODE" default:"clone" help:"'clone': a writable disk that is copied from the image while it is served; 'copy-on-write': it takes only what is written; 'copy-on-read': and what is read; 'none': the raw image itself is served, and written"`
 	HydrateRate variable `env:"HYDRATE_RATE" otherwise:"as fast as the guest leaves room" help:"how much 'clone' copies at most, in bytes a second, with the units of 'DISK_SIZE'"`
 	DiskSize    variable `env:"DISK_SIZE" otherwise:"as the image says" help:"size of the disk: bytes, or a number with 'k', 'M', 'G', 'T' (powers of 1000) or 'Ki', 'Mi', 'Gi', 'Ti' (of 1024) as in Kubernetes; larger than the image grows the disk, smaller is refused"`
+	DeviceType  variable `env:"DEVICE_TYPE" default:"disk" help:"'disk'; 'cdrom': a CD/DVD drive with the image, mostly an ISO, as its disc, for iSCSI. An ISO image is write-protected either way"`
 	AccessMode  variable `env:"ACCESS_MODE" default:"write-exclusive" help:"'write-exclusive': one client at a time; 'write-shared': several that write, as in a live migration; 'read-shared': any number, write-protected"`
 }
 
