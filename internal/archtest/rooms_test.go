@@ -82,12 +82,24 @@ var rooms = map[string]room{
 	"blockdev/blockdevtest": {ours: []string{"blockdev"}},
 	"imageconv/imagetest":   {ours: []string{"blockdev"}},
 	// The raw disk that a test kills and starts again is a server without the program around it.
-	"test":       {ours: []string{"auth", "blockdev", "target", "target/scsi", "test/guest"}},
-	"test/guest": {},
+	"test":        {ours: []string{"auth", "blockdev", "target", "target/scsi", "test/guest"}},
+	"test/guest":  {},
+	"test/client": {},
+	"test/crash":  {ours: []string{"test/client"}},
+	"test/ready":  {ours: []string{"test/client"}},
 }
 
 // helpers are never part of the product.
-var helpers = []string{"blockdev/blockdevtest", "imageconv/imagetest", "internal/archtest", "test", "test/guest"}
+var helpers = []string{
+	"blockdev/blockdevtest",
+	"imageconv/imagetest",
+	"internal/archtest",
+	"test",
+	"test/client",
+	"test/crash",
+	"test/guest",
+	"test/ready",
+}
 
 // thirdParty gives each module from outside the one room that imports it, or the
 // rooms below, so that it can be changed there.
