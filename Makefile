@@ -6,7 +6,7 @@ DOCKER   ?= docker
 TOOL      = $(GO) tool -modfile=tools/go.mod
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo verify build check fmt lint test deps deps-update docs e2e conformance conformance-peers fuzz bench-iscsi bench-nbd image clean
+.PHONY: help setup demo verify build check fmt lint test deps deps-update docs e2e conformance conformance-peers crash fuzz bench-iscsi bench-nbd bench-ready image clean
 
 help:      ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t16
@@ -52,7 +52,7 @@ docs:      ## names in the documents exist, settings are described, links lead s
 e2e: build ## real clients and real VMs against the real binary; E2E_REQUIRE=all: nothing may be missing
 	E2E_REQUIRE=$(E2E_REQUIRE) $(GO) test -count=1 -tags e2e -timeout 20m ./imageconv/...
 	E2E_REQUIRE=$(E2E_REQUIRE) CONTAINERDISK_BIN=$(CURDIR)/bin/containerdisk \
-		$(GO) test -count=1 -tags e2e -timeout 45m -v ./test/...
+		$(GO) test -count=1 -tags e2e -timeout 45m -p 1 -v ./test/...
 
 conformance: build ## libiscsi's suite, each test by itself, against a raw, a qcow2 and a read-only disk (set-up included)
 	@tools/setup.sh suite
@@ -64,6 +64,12 @@ conformance-peers: build ## the same suite against us and tgtd, side by side (se
 	E2E_REQUIRE=all E2E_COMPARE=tgtd CONTAINERDISK_BIN=$(CURDIR)/bin/containerdisk \
 		$(GO) test -C test -count=1 -tags e2e -timeout 20m -run '^TestConformancePeers$$'
 
+crash: build ## kill -9 and, as root, losses of power, at random moments: CRASH_KILLS=1000 CRASH_CUTS=200
+	CRASH_KILLS=$(CRASH_KILLS) CRASH_CUTS=$(CRASH_CUTS) CONTAINERDISK_BIN=$(CURDIR)/bin/containerdisk \
+		$(GO) test -C test/crash -count=1 -tags e2e -timeout 3h -v
+CRASH_KILLS ?= 1000
+CRASH_CUTS  ?= 200
+
 fuzz:      ## every fuzz target for FUZZTIME
 	GO='$(GO)' tools/fuzz.sh $(FUZZTIME)
 
@@ -73,6 +79,10 @@ bench-iscsi: build ## the iSCSI target beside tgtd: ROUNDS=5 DURATION=3 SIZE=102
 bench-nbd: build ## NBD side by side with nbdkit, qemu-nbd and nbd-server, over a Unix socket (set-up included)
 	@tools/setup.sh all
 	@tools/bench-nbd.sh
+
+bench-ready: build ## exec to the first read, and hydration, beside qemu-nbd and qemu-img + tgtd (set-up included)
+	@tools/setup.sh all
+	@tools/bench-ready.sh
 
 image: build ## the container image, FROM scratch
 	tools/image.sh $(DOCKER) $(IMAGE)
