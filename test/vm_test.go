@@ -44,10 +44,11 @@ exit 0
 `
 
 // vmImage makes a compressed qcow2 with the root file system of a small
-// machine. It gives the checksum of the file /given in it.
-func vmImage(t *testing.T, file string) string {
+// machine, on a disk of the size that mke2fs is told. It gives the checksum of
+// the file /given in it, which has that many MiB.
+func vmImage(t *testing.T, file, size string, mibs int) string {
 	t.Helper()
-	given := make([]byte, 6<<20)
+	given := make([]byte, mibs<<20)
 	rand.NewChaCha8([32]byte{1}).Read(given)
 	root := guest.NewTree()
 	root.Dir("proc", "sys", "dev", "tmp", "lost+found")
@@ -68,7 +69,7 @@ func vmImage(t *testing.T, file string) string {
 	if err := root.WriteDir(dir); err != nil {
 		t.Fatal(err)
 	}
-	command(t, "mke2fs", "-q", "-t", "ext4", "-d", dir, raw, "48M")
+	command(t, "mke2fs", "-q", "-t", "ext4", "-E", "lazy_itable_init=0", "-d", dir, raw, size)
 	command(t, "qemu-img", "convert", "-c", "-O", "qcow2", raw, file)
 	if err := os.Remove(raw); err != nil {
 		t.Fatal(err)
@@ -133,7 +134,7 @@ func TestBoot(t *testing.T) {
 	for name, c := range controllers {
 		t.Run(name, func(t *testing.T) {
 			image := filepath.Join(t.TempDir(), "vm.qcow2")
-			given := vmImage(t, image)
+			given := vmImage(t, image, "48M", 6)
 			s := serve(t, image, nil)
 			saw := fields(boot(t, c.machine(t, s.endpoint)))
 			if saw["root"] != c.device || saw["given"] != given {
@@ -154,7 +155,7 @@ func TestBoot(t *testing.T) {
 func TestStopUnderGuest(t *testing.T) {
 	require(t, "qemu-img", "mke2fs", "busybox")
 	image := filepath.Join(t.TempDir(), "vm.qcow2")
-	given := vmImage(t, image)
+	given := vmImage(t, image, "48M", 6)
 	s := serve(t, image, env{"SHUTDOWN_GRACE": guestLimit.String()})
 	m := controllers["virtio-blk"].machine(t, s.endpoint)
 	var stopped sync.WaitGroup
