@@ -34,7 +34,7 @@ func TestBootWhileHydrating(t *testing.T) {
 		t.Errorf("the guest saw given %q, want %q", saw["given"], given)
 	}
 	compare(t, s.url(), raw)
-	waitLog(t, s, `"msg":"hydrated"`)
+	waitLog(t, s, `"msg":"copied;`)
 	compare(t, s.url(), raw)
 }
 

@@ -49,6 +49,7 @@ type oracle struct {
 	sectors []sector
 	dirty   map[int64]bool // sectors that have later events
 	busy    []span
+	dark    bool // the power is going: an acknowledgement is worth nothing
 }
 
 // promise is when a change is sure to be kept.
@@ -123,6 +124,9 @@ func (o *oracle) begin(s span, to version) version {
 func (o *oracle) acknowledge(s span, durable bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.dark {
+		return
+	}
 	o.clock++
 	for i := s.first; i < s.first+s.n; i++ {
 		last := &o.sectors[i].later[len(o.sectors[i].later)-1]
@@ -131,6 +135,15 @@ func (o *oracle) acknowledge(s span, durable bool) {
 			o.settle(i, o.clock)
 		}
 	}
+}
+
+// lightsOut is called before the power goes. How far a request got that is
+// answered from now on nobody knows: ext4 that is shut down in the middle of an
+// fsync may even report success.
+func (o *oracle) lightsOut() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.dark = true
 }
 
 // flushing returns the time that a flush begins: all that was acknowledged
@@ -145,6 +158,9 @@ func (o *oracle) flushing() int64 {
 func (o *oracle) flushed(began int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.dark {
+		return
+	}
 	for i := range o.dirty {
 		o.settle(i, began)
 	}
@@ -206,7 +222,7 @@ func (s *sector) crashed() []version {
 func (o *oracle) survey(disk []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.busy = nil
+	o.busy, o.dark = nil, false
 	for i := range o.sectors {
 		p := disk[i*sectorSize:][:sectorSize]
 		may := o.sectors[i].crashed()

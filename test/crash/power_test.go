@@ -46,6 +46,7 @@ func cut(t *testing.T, last **machine, s setup, r *rand.Rand, content []byte, fi
 	d := newMedium(t)
 	d.mount()
 	m := newMachine(t, d.wrapper(), s.env(t, r, d.dir, file)...)
+	d.run("sync", "--file-system", d.dir) // the directories are not the server's
 	if *last != nil {
 		m.ready = (*last).ready
 	}
@@ -56,6 +57,7 @@ func cut(t *testing.T, last **machine, s setup, r *rand.Rand, content []byte, fi
 		m.survey(o)
 		l := m.load(o, r, workers)
 		time.Sleep(time.Duration(r.Int64N(int64(400 * time.Millisecond))))
+		o.lightsOut()
 		l.taken.Store(true)
 		d.losePower()
 		m.kill()
