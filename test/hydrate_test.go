@@ -106,7 +106,7 @@ func bootUnderKills(t *testing.T, m guest.Machine, kill func()) (saw map[string]
 				t.Fatalf("the guest ended with %d, %v\n--- its output\n%s--- its console\n%s", r.Status, err, r.Output, r.Console)
 			}
 			return fields(r.Output), kills
-		case <-time.After(1500 * time.Millisecond):
+		case <-time.After(2500 * time.Millisecond):
 			kill()
 			kills++
 		}
