@@ -3,8 +3,10 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,6 +24,91 @@ func TestWriteExclusive(t *testing.T) {
 	holder.do(t, "write -P 1 0 4k", "wrote 4096/4096")
 	holder.quit(t)
 	checkLogin(t, attempt(t, "iscsi-inq", "-i", "iqn.2026-01.test:second", s.url()), "")
+}
+
+// TestExclusiveOverBothWires: the one client counts on whichever wire it is.
+// Who is refused is told so, and the log says who has the disk.
+func TestExclusiveOverBothWires(t *testing.T) {
+	require(t, "iscsi-inq", "nbdinfo", "qemu-img")
+	s := serve(t, createImage(t, mib, ""), bothWires(t, "write-exclusive"))
+	second := []string{"-i", "iqn.2026-01.test:second", s.url()}
+
+	holder := attach(t, s.url())
+	if r := attempt(t, "iscsi-inq", second...); r.code != loginFailed || !strings.Contains(r.out, "Service unavailable(769)") {
+		t.Errorf("a second initiator: %d: %s, want %d, service unavailable", r.code, r.out, loginFailed)
+	}
+	if r := attempt(t, "qemu-img", "info", s.nbdURL(t)); r.code == 0 || !strings.Contains(r.out, "the disk is in use by iqn.") {
+		t.Errorf("an NBD client beside an initiator: %d: %s, want to be told who has the disk", r.code, r.out)
+	}
+	expectRefusals(t, s, 2, `in use by iqn\.`)
+	holder.do(t, "write -P 1 0 4k", "wrote 4096/4096")
+	holder.quit(t)
+
+	holder = attach(t, s.nbdURL(t))
+	holder.do(t, "read -P 1 0 4k", "read 4096/4096")
+	if r := attempt(t, "iscsi-inq", second...); r.code != loginFailed || !strings.Contains(r.out, "Service unavailable(769)") {
+		t.Errorf("an initiator beside an NBD client: %d: %s, want %d, service unavailable", r.code, r.out, loginFailed)
+	}
+	if r := attempt(t, "nbdinfo", s.nbdURL(t)); r.code == 0 {
+		t.Errorf("a second NBD client was let in: %s", r.out)
+	}
+	expectRefusals(t, s, 4, `in use by nbd process \d+ of user \d+`)
+	holder.quit(t)
+	checkLogin(t, attempt(t, "iscsi-inq", second...), "")
+	command(t, "nbdinfo", s.nbdURL(t))
+}
+
+// bothWires is the environment of a server of both, under an access mode.
+func bothWires(t *testing.T, mode string) env {
+	return env{"ACCESS_MODE": mode, "NBD_SOCKET": filepath.Join(t.TempDir(), "s")}
+}
+
+// expectRefusals wants so many refusals in the log by now that say who is in
+// the way, the last of them matching pattern.
+func expectRefusals(t *testing.T, s *server, n int, pattern string) {
+	t.Helper()
+	lines := s.log.grep("the disk is in use by")
+	var refused []string
+	for _, l := range lines {
+		if strings.Contains(l, `"refused"`) || strings.Contains(l, `"login refused"`) {
+			refused = append(refused, l)
+		}
+	}
+	if len(refused) != n || !regexp.MustCompile(pattern).MatchString(refused[len(refused)-1]) {
+		t.Errorf("%d refusals in the log, want %d, the last like %q:\n%s", len(refused), n, pattern, strings.Join(refused, "\n"))
+	}
+}
+
+// TestSharedOverBothWires: each client sees what the others write.
+func TestSharedOverBothWires(t *testing.T) {
+	s := serve(t, createImage(t, mib, ""), bothWires(t, "write-shared"))
+	var clients []*shell
+	for _, url := range []string{s.url(), s.nbdURL(t), s.url(), s.nbdURL(t)} {
+		clients = append(clients, attach(t, url))
+	}
+	for i, writer := range clients {
+		writer.do(t, fmt.Sprintf("write -P %d 64k 128k", i+1), "wrote 131072/131072")
+		for _, reader := range clients {
+			reader.do(t, fmt.Sprintf("read -P %d 64k 128k", i+1), "read 131072/131072")
+		}
+	}
+	for _, c := range clients {
+		c.quit(t)
+	}
+}
+
+// TestReadSharedOverBothWires: any number reads, and nobody writes.
+func TestReadSharedOverBothWires(t *testing.T) {
+	s := serve(t, createImage(t, mib, "", "write -P 5 0 1M"), bothWires(t, "read-shared"))
+	for _, url := range []string{s.url(), s.nbdURL(t)} {
+		reader := attachReadOnly(t, url)
+		reader.do(t, "read -P 5 0 1M", "read 1048576/1048576")
+		if r := attempt(t, "qemu-io", "-f", "raw", "-c", "write -P 1 0 4k", url); r.code == 0 {
+			t.Errorf("%s: a write was taken: %s", url, r.out)
+		}
+		reader.do(t, "read -P 5 0 1M", "read 1048576/1048576")
+		defer reader.quit(t) // the next comes beside it
+	}
 }
 
 // TestReadShared lets any number in, and nobody write.

@@ -23,10 +23,15 @@ type shell struct {
 }
 
 // attach opens the disk in a qemu-io of its own.
-func attach(t *testing.T, url string) *shell {
+func attach(t *testing.T, url string) *shell { t.Helper(); return attachWith(t, url) }
+
+// attachReadOnly opens it without asking to write.
+func attachReadOnly(t *testing.T, url string) *shell { t.Helper(); return attachWith(t, url, "-r") }
+
+func attachWith(t *testing.T, url string, options ...string) *shell {
 	t.Helper()
 	require(t, "qemu-io")
-	sh := &shell{cmd: exec.Command("qemu-io", "-f", "raw", "-d", "unmap", url)}
+	sh := &shell{cmd: exec.Command("qemu-io", append(options, "-f", "raw", "-d", "unmap", url)...)}
 	var err error
 	if sh.in, err = sh.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
