@@ -50,6 +50,16 @@ func OpenFile(path string, access Access) (*File, error) {
 	return newFile(f, access)
 }
 
+// OpenDevice opens the block device at path to write over all of it. One that
+// is in use, a mounted file system or another program's, is refused.
+func OpenDevice(path string) (*File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_EXCL, 0) // without O_CREATE: not in use
+	if err != nil {
+		return nil, wrap("open", 0, 0, err)
+	}
+	return newFile(f, ReadWrite)
+}
+
 // CreateFile makes a new sparse file of size bytes, all zeros, at path, which
 // must not exist yet. Members of the group may open it: a pod's volumes are
 // shared by group.

@@ -24,6 +24,7 @@ const (
 	// pieceSize is what a worker takes at a time, bytes, unless a cluster of
 	// the source is larger. It fits into a CPU's second level cache.
 	pieceSize = 256 << 10
+	maxPiece  = 2 << 20
 	// zeroUnit is the size in bytes of the smallest run of zeros that is left
 	// out: what a file system sets aside at a time.
 	zeroUnit = 4096
@@ -91,10 +92,12 @@ func workers(n int) int {
 }
 
 // pieceOf is the size of the pieces in which src is best read: a multiple of
-// its clusters, so that no compressed one is needed twice.
+// its clusters, so that no compressed one is needed twice. Larger clusters than
+// maxPiece no format compresses.
 func pieceOf(src blockdev.Source) int64 {
-	if c, ok := src.(interface{ ClusterSize() int64 }); ok {
-		return max(pieceSize, c.ClusterSize())
+	im, ok := src.(*Image)
+	if ok && im.ClusterSize() <= maxPiece {
+		return max(pieceSize, im.ClusterSize())
 	}
 	return pieceSize
 }

@@ -1,6 +1,7 @@
 package imageconv
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/containerdisk/containerdisk/blockdev"
+	"github.com/containerdisk/containerdisk/imageconv/qcow2"
 )
 
 // Partial is a disk file on its way to being complete. Until then it stands
@@ -33,6 +35,7 @@ type Partial struct {
 	dev     *blockdev.File
 	journal *os.File
 	start   int64
+	done    int64 // what was marked last
 	doneAt  int64 // where in the journal the last line begins
 	written time.Time
 }
@@ -63,6 +66,7 @@ func OpenPartial(dst string, size int64, source string) (*Partial, error) {
 	head := journalHead(size, source)
 	p.doneAt = int64(len(head))
 	p.start = p.readJournal(head, size)
+	p.done = p.start
 	if err := p.prepare(head, size); err != nil {
 		return nil, errors.Join(err, p.Discard())
 	}
@@ -145,6 +149,15 @@ func (p *Partial) prepare(head string, size int64) error {
 	return err
 }
 
+// Pack makes the file a qcow2 image of src. Publish comes next.
+func (p *Partial) Pack(ctx context.Context, src blockdev.Source, o qcow2.WriteOptions) error {
+	n, err := qcow2.Write(ctx, p.file, src, o)
+	if err != nil {
+		return err
+	}
+	return p.file.Truncate(n)
+}
+
 // Device is the file to write.
 func (p *Partial) Device() *blockdev.File { return p.dev }
 
@@ -153,12 +166,17 @@ func (p *Partial) Start() int64 { return p.start }
 
 // Mark notes that the file is complete up to done. Its calls must not overlap.
 func (p *Partial) Mark(done int64) {
-	if time.Since(p.written) < markInterval {
-		return
+	p.done = done
+	if time.Since(p.written) >= markInterval {
+		p.written = time.Now()
+		p.writeMark()
 	}
-	p.written = time.Now()
-	// A journal that cannot be written says less than was done, which is safe.
-	_, _ = p.journal.WriteAt(fmt.Appendf(nil, "%020d\n", done), p.doneAt)
+}
+
+// writeMark notes the last mark. A journal that cannot be written says less
+// than was done, which is safe.
+func (p *Partial) writeMark() {
+	_, _ = p.journal.WriteAt(fmt.Appendf(nil, "%020d\n", p.done), p.doneAt)
 }
 
 // Publish makes the complete file durable and gives it its name; replace allows
@@ -187,6 +205,7 @@ func (p *Partial) Keep() error {
 		errs = append(errs, p.dev.Close())
 	}
 	if p.journal != nil {
+		p.writeMark()
 		errs = append(errs, p.journal.Close())
 	}
 	return errors.Join(append(errs, p.file.Close())...)

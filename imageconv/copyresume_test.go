@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/containerdisk/containerdisk/blockdev"
 )
@@ -38,7 +37,6 @@ func half(t *testing.T, dst string, content []byte, source string) int64 {
 	ctx, cancel := context.WithCancel(t.Context())
 	var marked int64
 	err = Copy(ctx, p.Device(), blockdev.MemOf(content), CopyOptions{Workers: 2, Mark: func(done int64) {
-		p.written = time.Time{}
 		p.Mark(done)
 		if marked = done; done > int64(len(content)/2) {
 			cancel()

@@ -10,7 +10,7 @@ set -euo pipefail
 demo_packages="
 qemu-utils            qemu-img qemu-io
 qemu-block-extra      -
-e2fsprogs             mke2fs mkfs.ext4 e2fsck debugfs
+e2fsprogs             mke2fs mkfs.ext4 e2fsck debugfs filefrag
 "
 suite_packages="
 qemu-utils            qemu-img
@@ -27,6 +27,8 @@ sg3-utils             sg_reset
 busybox-static        busybox
 cpio                  cpio
 kmod                  depmod
+xfsprogs              mkfs.xfs
+mount                 losetup
 fio                   fio
 zstd                  zstd
 xz-utils              xz

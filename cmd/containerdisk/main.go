@@ -46,7 +46,7 @@ func run(ctx context.Context, args []string, env environment, std stdio) int {
 	root.SetOut(std.out)
 	root.SetErr(std.err)
 	err := root.ExecuteContext(ctx)
-	if err != nil {
+	if err != nil && err.Error() != "" {
 		explain(std.err, err)
 	}
 	return exitCode(err)
@@ -93,10 +93,29 @@ func refuse(err error) error {
 	return refusal{err}
 }
 
+// coded is an error with an exit code of its own; without err, which stands for
+// a result that was told already.
+type coded struct {
+	code int
+	err  error
+}
+
+func (c coded) Error() string {
+	if c.err == nil {
+		return ""
+	}
+	return c.err.Error()
+}
+
+func (c coded) Unwrap() error { return c.err }
+
 func exitCode(err error) int {
+	var own coded
 	switch {
 	case err == nil:
 		return exitOK
+	case errors.As(err, &own):
+		return own.code
 	case errors.As(err, &refusal{}):
 		return exitRefused
 	}
@@ -120,6 +139,8 @@ func explain(w io.Writer, err error) {
 func mistakes(err error) []string {
 	switch e := err.(type) { //nolint:errorlint // each layer is looked at, not the chain
 	case refusal:
+		return mistakes(e.err)
+	case coded:
 		return mistakes(e.err)
 	case interface{ Unwrap() []error }:
 		var all []string

@@ -17,6 +17,7 @@ import (
 // testscript's own commands they have
 //
 //	qcow2 FILE                 make an image of a 1 MiB disk, see sampleQCOW2
+//	backed FILE NAME FORMAT    make an image of 1 MiB with nothing in it but that backing file
 //	disk FILE                  make the raw disk that is in it
 //	header FILE OFF HEXBYTE... overwrite bytes of a file
 //	sparse FILE                fail unless the file uses less space than its size
@@ -50,6 +51,9 @@ func TestScript(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"qcow2": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(os.WriteFile(ts.MkAbs(args[0]), sampleQCOW2(), 0o644))
+			},
+			"backed": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Check(os.WriteFile(ts.MkAbs(args[0]), backedQCOW2(args[1], args[2]), 0o644))
 			},
 			"disk": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(os.WriteFile(ts.MkAbs(args[0]), sampleDisk(), 0o644))
@@ -98,6 +102,20 @@ func sampleQCOW2() []byte {
 	be.PutUint64(b[3*cluster:], copied|4*cluster)
 	be.PutUint64(b[4*cluster+2*8:], copied|5*cluster) // the third cluster of the disk
 	copy(b[5*cluster:], sampleDisk()[2*cluster:][:cluster])
+	return b
+}
+
+// backedQCOW2 is an image whose only content is its backing file's.
+func backedQCOW2(name, format string) []byte {
+	b := sampleQCOW2()
+	be := binary.BigEndian
+	be.PutUint64(b[3*cluster:], 0) // no L2 table
+	be.PutUint32(b[104:], 0xe2792aca)
+	be.PutUint32(b[108:], uint32(len(format)))
+	copy(b[112:], format)
+	be.PutUint64(b[8:], 1024)
+	be.PutUint32(b[16:], uint32(len(name)))
+	copy(b[1024:], name)
 	return b
 }
 
