@@ -17,10 +17,6 @@ import (
 var program string
 
 func TestMain(m *testing.M) {
-	if file := os.Getenv(rawServerFile); file != "" {
-		fmt.Fprintln(os.Stderr, "e2e:", beRawServer(file, os.Getenv(rawServerAddress)))
-		os.Exit(1)
-	}
 	code, err := runAll(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)

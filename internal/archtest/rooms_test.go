@@ -81,12 +81,11 @@ var rooms = map[string]room{
 	// Helpers of tests, and tests that are packages of their own.
 	"blockdev/blockdevtest": {ours: []string{"blockdev"}},
 	"imageconv/imagetest":   {ours: []string{"blockdev"}},
-	// The raw disk that a test kills and starts again is a server without the program around it.
-	"test":        {ours: []string{"auth", "blockdev", "target", "target/scsi", "test/guest"}},
-	"test/guest":  {},
-	"test/client": {},
-	"test/crash":  {ours: []string{"test/client"}},
-	"test/ready":  {ours: []string{"test/client"}},
+	"test":                  {ours: []string{"test/guest"}},
+	"test/guest":            {},
+	"test/client":           {},
+	"test/crash":            {ours: []string{"test/client"}},
+	"test/ready":            {ours: []string{"test/client"}},
 }
 
 // helpers are never part of the product.
