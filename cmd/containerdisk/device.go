@@ -13,21 +13,22 @@ import (
 // it holds the disk already is in its state in the scratch directory, or the
 // operator knows.
 
-// lookAtDevice opens the device, as a disk if it is populated.
+// lookAtDevice opens the device, as a disk if it is populated. The state comes
+// first: its lock knows who has it.
 func (k *keeper) lookAtDevice(d *disk) error {
+	unknown := k.cfg.CopyMode == config.CopyNone || k.use() == volume.ReadOnly // what it holds is not noted
+	if !unknown {
+		if err := k.scratchState(d, k.cfg.VolumePath); err != nil {
+			return err
+		}
+	}
 	file, err := volume.OpenDisk(k.cfg.VolumePath, k.use(), k.self)
 	if err != nil {
 		return err
 	}
 	d.file, d.where = file, file.Path
-	if k.cfg.CopyMode == config.CopyNone {
-		return k.serveFile(d, file)
-	}
-	if k.use() == volume.ReadOnly {
-		return k.serveKnownDevice(d, file)
-	}
-	if err := k.scratchState(d); err != nil {
-		return err
+	if unknown {
+		return k.serveUnknownDevice(d, file)
 	}
 	d.memory = d.state.Memory()
 	done, err := d.state.Populated(file)
@@ -54,10 +55,9 @@ func (k *keeper) lookAtDevice(d *disk) error {
 	return nil
 }
 
-// serveKnownDevice serves a device to those who only read it: nothing can be
-// noted or filled.
-func (k *keeper) serveKnownDevice(d *disk, file *volume.Disk) error {
-	if k.cfg.Populated != config.PopulatedYes {
+// serveUnknownDevice serves a device without a note of what it holds.
+func (k *keeper) serveUnknownDevice(d *disk, file *volume.Disk) error {
+	if k.cfg.CopyMode != config.CopyNone && k.cfg.Populated != config.PopulatedYes {
 		return fmt.Errorf("%s: ACCESS_MODE=read-shared fills no device: set POPULATED=true if it holds the disk, or run containerdisk populate first", file.Path)
 	}
 	return k.serveFile(d, file)
@@ -88,7 +88,7 @@ func (d *disk) fitDevice(asked int64) error {
 // fillDevice makes d an overlay that becomes the device.
 func (k *keeper) fillDevice(d *disk) error {
 	return k.makeOverlay(d, d.state, parts{
-		store: func() (blockdev.Device, error) { return blockdev.OpenFile(d.file.Path, blockdev.ReadWrite) },
+		store: func() (blockdev.Device, error) { return d.file.Open() },
 		options: overlay.Options{Mode: overlay.Clone, Finish: func() error {
 			return d.state.SetPopulated(d.file)
 		}},

@@ -46,14 +46,6 @@ func (k *keeper) use() volume.Use {
 	return volume.ReadWrite
 }
 
-// access is use in the words of blockdev.
-func (k *keeper) access() blockdev.Access {
-	if k.use() == volume.ReadOnly {
-		return blockdev.ReadOnly
-	}
-	return blockdev.ReadWrite
-}
-
 // find returns the disks that are to be served. Those that need no image are
 // open; those that do have theirs.
 func (k *keeper) find() ([]*disk, error) {
@@ -137,7 +129,7 @@ func (k *keeper) serveFile(d *disk, file *volume.Disk) error {
 			return err
 		}
 	}
-	dev, err := blockdev.OpenFile(file.Path, k.access())
+	dev, err := file.Open()
 	if err != nil {
 		return err
 	}
@@ -226,22 +218,24 @@ func (k *keeper) open(d *disk) error {
 // with different targets or numbers can share one. The numbers stand for the
 // disk, and not the image's name: another image in its place must be noticed.
 // In a directory like /var/tmp, which nobody chose for this disk, images of
-// different users and with different paths are different disks.
-func (k *keeper) stateName(d *disk) string {
+// different users and with different paths are different disks. The map of a
+// device is worth nothing for another store.
+func (k *keeper) stateName(d *disk, device string) string {
 	of := k.cfg.WWN
 	if volume.Everybodys(k.cfg.ScratchDir) {
 		of += fmt.Sprintf("\x00%d\x00%s", os.Geteuid(), d.path)
 	}
-	if d.file != nil {
-		of += "\x00" + d.file.Path // its map is worth nothing for another store
+	if device != "" {
+		of += "\x00" + device
 	}
 	sum := sha256.Sum256([]byte(of))
 	return fmt.Sprintf("containerdisk-lun%d-%s", d.lun, hex.EncodeToString(sum[:4]))
 }
 
-// scratchState opens the state of d in the scratch directory.
-func (k *keeper) scratchState(d *disk) error {
-	s, err := volume.OpenState(k.cfg.ScratchDir, k.stateName(d), k.self)
+// scratchState opens the state of d, which may be on a device, in the scratch
+// directory.
+func (k *keeper) scratchState(d *disk, device string) error {
+	s, err := volume.OpenState(k.cfg.ScratchDir, k.stateName(d, device), k.self)
 	if used := (*volume.InUseError)(nil); errors.As(err, &used) {
 		return fmt.Errorf("%w, or give this server another SCRATCH_DIR, WWN or LUN", err)
 	}
@@ -301,7 +295,7 @@ func (k *keeper) giveBack(disks []*disk, err error) error {
 
 // openScratch makes d an overlay in the scratch directory.
 func (k *keeper) openScratch(d *disk) error {
-	if err := k.scratchState(d); err != nil {
+	if err := k.scratchState(d, ""); err != nil {
 		return err
 	}
 	d.memory = d.state.Memory()
@@ -338,7 +332,7 @@ func (k *keeper) fillFileSystem(d *disk) error {
 	}
 	d.where = filepath.Join(k.cfg.VolumePath, volume.DiskName)
 	return k.makeOverlay(d, v.State, parts{
-		store: func() (blockdev.Device, error) { return blockdev.OpenFile(v.Disk.Path, blockdev.ReadWrite) },
+		store: func() (blockdev.Device, error) { return v.Disk.Open() },
 		options: overlay.Options{Mode: overlay.Clone, Finish: func() error {
 			untidy, err := v.Publish()
 			if untidy != nil {

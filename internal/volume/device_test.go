@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"os/exec"
@@ -9,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/containerdisk/containerdisk/blockdev"
 )
 
 // taken is how many bytes of space a file has.
@@ -95,6 +98,37 @@ func TestDevice(t *testing.T) {
 		t.Errorf("identity %q", id)
 	}
 	closed(t, d)
+}
+
+// A device that is claimed can be written and given back, page by page.
+func TestDeviceZero(t *testing.T) {
+	device, _ := loop(t, 16<<20)
+	d := openDisk(t, device)
+	dev, err := d.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	p := bytes.Repeat([]byte{1}, 64<<10)
+	for _, mode := range []blockdev.ZeroMode{blockdev.ZeroKeepAllocated, blockdev.ZeroMayUnmap} {
+		if _, err := dev.WriteAt(p, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		if err := dev.Zero(1<<20, 36<<10, mode); err != nil {
+			t.Errorf("mode %d: %v", mode, err)
+		}
+		got := make([]byte, len(p))
+		if _, err := dev.ReadAt(got, 1<<20); err != nil || !bytes.Equal(got[:36<<10], make([]byte, 36<<10)) || !bytes.Equal(got[36<<10:], p[36<<10:]) {
+			t.Errorf("mode %d: not zeroed as it should be, %v", mode, err)
+		}
+	}
+	// The lock lasts as long as the device.
+	closed(t, d)
+	var used *InUseError
+	if second, err := OpenDisk(device, ReadWrite, self()); !errors.As(err, &used) {
+		closed(t, second)
+		t.Errorf("a second owner got %v", err)
+	}
 }
 
 func TestDevicePopulated(t *testing.T) {

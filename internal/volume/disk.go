@@ -8,6 +8,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/containerdisk/containerdisk/blockdev"
 )
 
 const sector = 512 // bytes; a disk is a whole number of them
@@ -165,5 +167,20 @@ func (d *Disk) Memory() *Memory {
 	return &Memory{attr{d.f}}
 }
 
-// Close gives the disk back.
+// Open returns the disk as a device: the same open file. Through another one
+// Linux would not give back the space of a block device that is claimed, where
+// pages of it are in memory. The lock lasts until both are closed.
+func (d *Disk) Open() (*blockdev.File, error) {
+	fd, err := unix.FcntlInt(d.f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("dup", err)
+	}
+	access := blockdev.ReadWrite
+	if d.use == ReadOnly {
+		access = blockdev.ReadOnly
+	}
+	return blockdev.FileOf(os.NewFile(uintptr(fd), d.Path), access)
+}
+
+// Close gives the disk back, when its devices are closed as well.
 func (d *Disk) Close() error { return d.f.Close() }
