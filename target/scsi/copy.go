@@ -208,8 +208,11 @@ func (t *Task) endpoint(l *copyList, id uint16) (endpoint, error) {
 			found = i
 		}
 	})
-	if found == nil {
+	switch {
+	case found == nil:
 		return endpoint{}, fault{key: keyCopyAborted, code: codeNotReachable}
+	case found.lun.cd != nil:
+		return endpoint{}, fault{key: keyCopyAborted, code: codeWrongDeviceType}
 	}
 	if n := cscdBlockLength.Get(d); n != 0 && int(n) != found.lun.blockSize() {
 		return endpoint{}, fault{key: keyCopyAborted, code: codeInvalidFieldInList}

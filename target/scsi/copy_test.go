@@ -303,6 +303,16 @@ func TestCopyBetweenBlockSizes(t *testing.T) {
 	}
 }
 
+// A drive is no disk, neither by its designator nor for its commands.
+func TestCopyFromDrive(t *testing.T) {
+	p := newPair(t, func(_ *testDisk, o *LUNOptions) { o.Type = CDROM })
+	p.wantCopy(t, p.a, "0a/0d/03", blockSeg(1, 0, 1, 0, 0))
+	c, list := p.xcopy(1)
+	if r := do(p.a, lun2, c, list); r.String() != "05/20/00" {
+		t.Errorf("EXTENDED COPY to the drive: %v", r)
+	}
+}
+
 // Without a write cache what is copied is on the medium when the status comes;
 // that of the destination counts.
 func TestCopyFlushes(t *testing.T) {
