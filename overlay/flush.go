@@ -12,7 +12,7 @@ import (
 
 // rounds are shared flushes.
 type rounds struct {
-	turn sync.Mutex // held while one is under way
+	turn chan struct{} // has room for one: who put something into it has the turn
 
 	mu   sync.Mutex // guards next
 	next *round     // called and not begun
@@ -22,6 +22,10 @@ type round struct {
 	done chan struct{}
 	err  error
 }
+
+// begin takes the turn, and end gives it back.
+func (r *rounds) begin() { r.turn <- struct{}{} }
+func (r *rounds) end()   { <-r.turn }
 
 // join returns what do does, which begins after join was called.
 func (r *rounds) join(do func() error) error {
@@ -36,12 +40,12 @@ func (r *rounds) join(do func() error) error {
 	r.next = mine
 	r.mu.Unlock()
 
-	r.turn.Lock()
+	r.begin()
 	r.mu.Lock()
 	r.next = nil
 	r.mu.Unlock()
 	mine.err = do()
-	r.turn.Unlock()
+	r.end()
 	close(mine.done)
 	return mine.err
 }

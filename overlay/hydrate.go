@@ -292,8 +292,8 @@ func (h *hydrator) checkpoints(ctx context.Context, cancel context.CancelCauseFu
 
 // checkpoint makes durable all that is present.
 func (d *Disk) checkpoint() error {
-	d.flushes.turn.Lock()
-	defer d.flushes.turn.Unlock()
+	d.flushes.begin()
+	defer d.flushes.end()
 	if err := d.changeable("flush", 0, 0); err != nil {
 		return err
 	}
@@ -403,8 +403,8 @@ func (h *hydrator) zeroStore(first, n int64) error {
 
 // becomePlain lets the base and the map go.
 func (d *Disk) becomePlain() {
-	d.flushes.turn.Lock()
-	defer d.flushes.turn.Unlock()
+	d.flushes.begin()
+	defer d.flushes.end()
 	d.plain.Store(true)
 	d.base.drop()
 	if err := d.m.Close(); err != nil {

@@ -108,6 +108,7 @@ func Open(src blockdev.Source, store blockdev.Device, m *Map, o Options) (*Disk,
 	d := &Disk{
 		opts: o, size: h.Size, clust: int64(h.ClusterSize),
 		store: store, base: newBase(src, h.BaseSize), m: m,
+		flushes: rounds{turn: make(chan struct{}, 1)},
 	}
 	for 1<<d.shift < d.clust {
 		d.shift++
