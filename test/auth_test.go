@@ -6,6 +6,7 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"time"
 )
 
 // The exit codes of libiscsi's programs, and what they say.
@@ -37,7 +38,11 @@ func TestAuthentication(t *testing.T) {
 		{"mutual, header digest", reader, append(prover.mutual(), "header_digest=crc32c"), ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			start := time.Now()
 			checkLogin(t, attempt(t, "iscsi-inq", s.as(c.client).url(c.options...)), c.want)
+			if d := time.Since(start); c.want == refused && d < time.Second {
+				t.Errorf("refused after %v, want a second at least, whatever was wrong", d)
+			}
 			if c.options == nil { // a discovery session is guarded as well
 				r := attempt(t, "iscsi-ls", s.as(c.client).portal())
 				if leaked := strings.Contains(r.out, s.name); leaked != (c.want == "") {

@@ -114,8 +114,14 @@ func isISCSIName(s string) bool {
 	})
 }
 
-// portal is the address by which the initiator found us, §13.8.
-func portal(a net.Addr) string { return a.String() + "," + portalGroupTag }
+// portal is the address by which the initiator found us, §13.8, without the
+// interface of ours that a link-local one is on.
+func portal(a net.Addr) string {
+	if tcp, ok := a.(*net.TCPAddr); ok && tcp.Zone != "" {
+		a = &net.TCPAddr{IP: tcp.IP, Port: tcp.Port}
+	}
+	return a.String() + "," + portalGroupTag
+}
 
 // textEnd says whether an answer is the last of its negotiation.
 type textEnd uint8
