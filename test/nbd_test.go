@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerdisk/containerdisk/test/guest"
 )
@@ -107,6 +108,9 @@ func TestNBDInfo(t *testing.T) {
 	if want := "0 1048576 3 hole,zero 1048576 1048576 0 data 2097152 6291456 3 hole,zero"; got != want {
 		t.Errorf("--map: %s, want %s", got, want)
 	}
+	if got := fmt.Sprint(info.Exports[0]["contexts"]); got != "[base:allocation containerdisk:hydration]" {
+		t.Errorf("contexts %s", got)
+	}
 	if got := command(t, "nbdinfo", "--list", url); !strings.Contains(got, `export="image.qcow2"`) {
 		t.Errorf("--list: %s", got)
 	}
@@ -114,6 +118,33 @@ func TestNBDInfo(t *testing.T) {
 	port := strings.Trim(tcp[strings.LastIndex(tcp, ":")+1:], "/")
 	if got := command(t, "nbd-client", "-l", "127.0.0.1", port); !strings.Contains(got, "image.qcow2") {
 		t.Errorf("nbd-client -l: %s", got)
+	}
+}
+
+// TestNBDHydration watches a disk fill up: what the image has is remote until
+// it is written or copied; where it has nothing there is nothing to fetch.
+func TestNBDHydration(t *testing.T) {
+	require(t, "nbdinfo")
+	image := createImage(t, 8*mib, "", "write -P 1 1M 2M")
+	hydration := func(s *server) string {
+		out := command(t, "nbdinfo", "--map=containerdisk:hydration", s.nbdURL(t))
+		return strings.Join(strings.Fields(out), " ")
+	}
+	s := serve(t, image, nbdOnly(t, env{"COPY_MODE": "copy-on-write"}))
+	if got, want := hydration(s), "0 1048576 0 1048576 2097152 1 3145728 5242880 0"; got != want {
+		t.Errorf("before: %s, want %s", got, want)
+	}
+	qemuIO(t, s.nbdURL(t), "raw", "write -P 2 2M 1M")
+	if got, want := hydration(s), "0 1048576 0 1048576 1048576 1 2097152 6291456 0"; got != want {
+		t.Errorf("after a write: %s, want %s", got, want)
+	}
+	s = serve(t, image, nbdOnly(t, nil))
+	for end := time.Now().Add(startLimit); ; time.Sleep(100 * time.Millisecond) {
+		if got, want := hydration(s), "0 8388608 0"; got == want {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("a clone stays at %s", got)
+		}
 	}
 }
 
@@ -142,7 +173,7 @@ def fails(want, f, *a, **k):
         assert e.errnum == want, (e, want)
     else:
         raise Exception("no error: %r %r %r" % (f, a, k))
-h.add_meta_context("base:allocation")
+h.add_meta_context("base:allocation"); h.add_meta_context("containerdisk:hydration")
 h.connect_uri(URI)
 size = h.get_size()
 assert h.get_structured_replies_negotiated() and h.can_meta_context("base:allocation")
@@ -162,11 +193,22 @@ h.zero(4096, 0); h.zero(4096, 4096, nbd.CMD_FLAG_NO_HOLE); h.zero(4096, 8192, nb
 assert h.pread(65536, 0) == bytes(12288) + b"c" * (65536 - 12288)
 seen = []
 h.block_status(size, 0, lambda name, off, e, err: seen.append((name, list(e))))
-assert seen[0][0] == "base:allocation" and sum(seen[0][1][::2]) == size, seen
+assert sorted(s[0] for s in seen) == ["base:allocation", "containerdisk:hydration"], seen
+assert all(sum(s[1][::2]) == size for s in seen), seen
 seen = []
 h.block_status(size, 0, lambda name, off, e, err: seen.append(list(e)), nbd.CMD_FLAG_REQ_ONE)
-assert len(seen[0]) == 2, seen
+assert [len(s) for s in seen] == [2, 2], seen
 h.set_strict_mode(0)
+fails(errno.EINVAL, h.pread, 33554433, 0)
+fails(errno.EINVAL, h.pwrite, bytes(33554433), 0)
+assert len(h.pread(33554432, 0)) == 33554432
+h.pwrite(b"d" * 33554432, 4096); assert h.pread(33554432, 4096) == b"d" * 33554432
+for flag in (nbd.CMD_FLAG_NO_HOLE, nbd.CMD_FLAG_DF, nbd.CMD_FLAG_REQ_ONE, nbd.CMD_FLAG_FAST_ZERO):
+    fails(errno.EINVAL, h.pwrite, b"x", 0, flag)
+    fails(errno.EINVAL, h.trim, 4096, 0, flag)
+    fails(errno.EINVAL, h.flush, flag)
+    fails(errno.EINVAL, h.cache, 4096, 0, flag)
+h.flush(nbd.CMD_FLAG_FUA); h.cache(4096, 0, nbd.CMD_FLAG_FUA); h.pread(512, 0, nbd.CMD_FLAG_FUA)
 fails(errno.EINVAL, h.pread, 1, size)
 fails(errno.EINVAL, h.pread, 512, 0, 1 << 12)
 fails(errno.ENOSPC, h.pwrite, b"x", size)
@@ -181,12 +223,37 @@ while cookies:
     h.poll(-1)
     cookies = [c for c in cookies if not h.aio_command_completed(c)]
 h.shutdown()
+
+# The same without structured replies, and the handshake option by option.
+h = nbd.NBD()
+h.set_request_structured_replies(False)
+h.connect_uri(URI)
+assert not h.get_structured_replies_negotiated() and not h.can_df() and not h.can_meta_context("base:allocation")
+h.pwrite(b"e" * 70000, 12345); assert h.pread(70000, 12345) == b"e" * 70000
+h.set_strict_mode(0)
+fails(errno.EINVAL, h.pread, 1, size)
+assert h.pread(1, 12345) == b"e"
+h.shutdown()
+h = nbd.NBD()
+h.set_opt_mode(True)
+h.connect_uri(URI)
+names = []
+assert h.opt_list(lambda name, text: names.append(name)) == 1 and len(names) == 1, names
+found = []
+h.opt_list_meta_context(lambda name: found.append(name))
+assert found == ["base:allocation", "containerdisk:hydration"], found
+h.set_export_name("no such"); fails(errno.ENOENT, h.opt_info)
+h.set_export_name(names[0]); h.opt_info(); assert h.get_size() == size
+h.opt_go(); assert h.pread(1, 12345) == b"e"
+h.shutdown()
+h = nbd.NBD()
+h.set_opt_mode(True); h.connect_uri(URI); h.opt_abort()
 print("all done")
 `
 
 func TestNBDShell(t *testing.T) {
 	require(t, "nbdsh")
-	s := serve(t, createImage(t, 9*mib, ""), nbdOnly(t, nil))
+	s := serve(t, createImage(t, 80*mib, ""), nbdOnly(t, nil))
 	script := fmt.Sprintf("URI = %q\n", s.nbdURL(t)) + nbdshScript
 	// The module is for Debian's own Python, which need not come first.
 	if out := command(t, "env", "PATH=/usr/bin:/bin", "nbdsh", "-c", script); !strings.Contains(out, "all done") {
