@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestOptions has a row for each option and each way in which it can be wrong.
@@ -119,6 +120,17 @@ func TestInfoContent(t *testing.T) {
 	}
 }
 
+// TestPreferredBlock: a device with large blocks is best used in these.
+func TestPreferredBlock(t *testing.T) {
+	caps := allCaps
+	caps.PhysicalBlock = 64 << 10
+	c := serve(t, Options{}, capable{mem(), caps}).hello(t)
+	want := string([]byte{0, byte(infoBlockSize), 0, 0, 0, 1, 0, 1, 0, 0, 2, 0, 0, 0})
+	if r := c.option(optInfo, info("")); !slices.ContainsFunc(r, func(r optReply) bool { return r.data == want }) {
+		t.Errorf("got %v, want % x among them", r, want)
+	}
+}
+
 func TestListContent(t *testing.T) {
 	r := serve(t, Options{}, mem(), mem()).hello(t).option(optList, nil)
 	want := string(appendString(nil, "second")) + "disk second"
@@ -168,7 +180,7 @@ func TestAbort(t *testing.T) {
 
 // TestHandshakeGarbage: what cannot be answered ends the connection.
 func TestHandshakeGarbage(t *testing.T) {
-	s := serve(t, Options{}, mem())
+	s := serve(t, Options{Handshake: time.Hour}, mem()) // it is not time that ends them
 	header := func(magic uint64, n uint32) []byte {
 		b := binary.BigEndian.AppendUint64(nil, magic)
 		b = binary.BigEndian.AppendUint32(b, uint32(optGo))
@@ -192,7 +204,7 @@ func TestHandshakeGarbage(t *testing.T) {
 
 // TestTooManyOptions: nobody may haggle for ever.
 func TestTooManyOptions(t *testing.T) {
-	c := serve(t, Options{}, mem()).hello(t)
+	c := serve(t, Options{Handshake: time.Hour}, mem()).hello(t)
 	for range maxOptions + optionsPerExport {
 		if r := c.option(optInfo, info("")); r[len(r)-1].typ != repAck {
 			t.Fatalf("got %v", r)

@@ -177,20 +177,58 @@ func TestAdmit(t *testing.T) {
 
 // TestHandover: a client that comes while another is leaving gets its place.
 func TestHandover(t *testing.T) {
-	place := make(chan struct{}, 1)
+	place, full := make(chan struct{}, 1), make(chan struct{}, 1)
+	dev := &waiting{Device: mem(), every: 1, gate: make(chan struct{})}
 	s := serve(t, Options{Admit: func(string) (func(), error) {
 		select {
 		case place <- struct{}{}:
 			return func() { <-place }, nil
 		default:
+			full <- struct{}{}
 			return nil, errors.New("busy")
 		}
-	}}, &waiting{Device: mem(), every: 1})
-	for range 50 {
-		c := s.attach(t)
-		c.send(requestBytes(cmdFlush, 0, 1, 0, 0))
-		c.nc.Close()
+	}}, dev)
+	c := s.attach(t)
+	c.send(requestBytes(cmdFlush, 0, 1, 0, 0))
+	c.nc.Close() // its place is taken until the flush has ended
+	next := s.hello(t)
+	next.send(optionBytes(optGo, info("")))
+	<-full
+	close(dev.gate)
+	if r := next.optionReplies(optGo); r[len(r)-1].typ != repAck {
+		t.Errorf("the next client: %#x %q", uint32(r[0].typ), r[0].data)
 	}
+}
+
+// TestAnswerNotTaken: a client that is gone when it is let in has no place.
+func TestAnswerNotTaken(t *testing.T) {
+	admitted := 0
+	s := New(Options{
+		Exports: []*Export{NewExport("x", blockdev.NewMem(512), ExportOptions{})},
+		Admit:   func(string) (func(), error) { admitted++; return func() { admitted-- }, nil },
+	})
+	defer s.Close()
+	said := append([]byte{0, 0, 0, 3}, optionBytes(optGo, info(""))...)
+	nc := &deaf{script: script{in: bytes.NewReader(said)}}
+	if err := newConn(s, nc, TLSOff).handshake(t.Context()); err == nil || admitted != 0 || s.Stats().Connections != 0 {
+		t.Errorf("%v, %d admitted, %d in transmission", err, admitted, s.Stats().Connections)
+	}
+	if s.Stats().Admitted != 1 {
+		t.Error("it was never let in")
+	}
+}
+
+// deaf takes the greeting and nothing more.
+type deaf struct {
+	script
+	writes int
+}
+
+func (d *deaf) Write(p []byte) (int, error) {
+	if d.writes++; d.writes > 1 {
+		return 0, net.ErrClosed
+	}
+	return len(p), nil
 }
 
 // TestMultiConn: a flush on one connection covers what was written on another,

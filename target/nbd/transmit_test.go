@@ -458,6 +458,36 @@ func spaceOf(t *testing.T, file string) int64 {
 	return blocks(info) * 512
 }
 
+// TestCache: the range is read, and nothing but it.
+func TestCache(t *testing.T) {
+	dev := &reads{Mem: mem()}
+	c := serve(t, Options{}, dev).attach(t)
+	if a := c.do(cmdCache, 0, 4<<20, 600<<10); a.errno != 0 {
+		t.Fatal(a.errno)
+	}
+	next := int64(4 << 20)
+	for _, r := range dev.seen {
+		if r.Off != next || r.Len == 0 {
+			t.Errorf("read of %d bytes at %d, want it at %d", r.Len, r.Off, next)
+		}
+		next = r.End()
+	}
+	if next != 4<<20+600<<10 {
+		t.Errorf("read up to %d", next)
+	}
+}
+
+// reads is a disk that remembers what was read.
+type reads struct {
+	*blockdev.Mem
+	seen []blockdev.Extent
+}
+
+func (d *reads) ReadAt(p []byte, off int64) (int, error) {
+	d.seen = append(d.seen, blockdev.Extent{Off: off, Len: int64(len(p))})
+	return d.Mem.ReadAt(p, off)
+}
+
 // TestFUA: a change with FUA is flushed before its answer, and nothing else is.
 func TestFUA(t *testing.T) {
 	eachMode(t, func(t *testing.T, how []option) {
