@@ -8,7 +8,6 @@ import (
 
 	"github.com/containerdisk/containerdisk/blockdev"
 	"github.com/containerdisk/containerdisk/imageconv"
-	"github.com/containerdisk/containerdisk/internal/discovery"
 	"github.com/containerdisk/containerdisk/internal/volume"
 	"github.com/containerdisk/containerdisk/overlay"
 	"github.com/containerdisk/containerdisk/target/nbd"
@@ -38,30 +37,6 @@ type kept struct {
 	state  *volume.State  // in a scratch directory; nil: none
 	volume *volume.Volume // nil: none
 	file   *volume.Disk   // that is served as it is, or populated; nil: none
-}
-
-// openDisks opens the images that were found. All that is wrong with them is
-// told together.
-// The first gets the number lun. Compressed ones are unpacked into scratch.
-func openDisks(found []discovery.Disk, size int64, lun uint64, scratch string) ([]*disk, error) {
-	var disks []*disk
-	var errs []error
-	for i, f := range found {
-		im, err := imageconv.Open(f.Path, imageconv.Policy{Format: f.Format, Scratch: scratch})
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		d := &disk{name: f.Name, path: f.Path, format: im.Format, lun: lun + uint64(i), image: im}
-		disks = append(disks, d)
-		if d.size, err = diskSize(im.Size(), size); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", f.Path, err))
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, errors.Join(err, closeDisks(disks))
-	}
-	return disks, nil
 }
 
 // diskSize is the size of the disk to serve: the image's, or the larger one

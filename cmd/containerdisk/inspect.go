@@ -204,6 +204,9 @@ func writeReport(w io.Writer, name string, r *report) error {
 		format += fmt.Sprintf(", version %d", info.Version)
 	}
 	line("image", "%s", name)
+	for _, p := range info.Packed {
+		format += ", packed in " + string(p)
+	}
 	line("format", "%s", format)
 	line("virtual size", "%s (%d bytes)", size(info.VirtualSize), info.VirtualSize)
 	line("file size", "%s, of which %s on the disk", size(info.FileSize), size(info.DiskUsage))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -48,9 +49,9 @@ func (k *keeper) use() volume.Use {
 
 // find returns the disks that are to be served. Those that need no image are
 // open; those that do have theirs.
-func (k *keeper) find() ([]*disk, error) {
+func (k *keeper) find(ctx context.Context) ([]*disk, error) {
 	if k.cfg.VolumePath == "" {
-		return k.findImages()
+		return k.findImages(ctx)
 	}
 	kept, err := k.findOnVolume()
 	if err != nil {
@@ -59,7 +60,7 @@ func (k *keeper) find() ([]*disk, error) {
 	if kept.dev != nil {
 		return []*disk{kept}, nil
 	}
-	disks, err := k.findImages()
+	disks, err := k.findImages(ctx)
 	if err != nil {
 		return nil, errors.Join(err, kept.close())
 	}
@@ -71,7 +72,7 @@ func (k *keeper) find() ([]*disk, error) {
 	return disks, err
 }
 
-func (k *keeper) findImages() ([]*disk, error) {
+func (k *keeper) findImages(ctx context.Context) ([]*disk, error) {
 	found, err := discovery.Find(k.cfg.ImagePath, discovery.Options{Several: k.cfg.MultiDisk, Raw: k.cfg.RawImage})
 	if err != nil {
 		if k.cfg.CopyMode == config.CopyNone && !k.cfg.RawImage {
@@ -82,7 +83,7 @@ func (k *keeper) findImages() ([]*disk, error) {
 	if k.cfg.CopyMode == config.CopyNone && k.cfg.DeviceType != config.CDROM && !allDiscs(found) {
 		return k.openImages(found)
 	}
-	disks, err := openDisks(found, k.cfg.DiskSize, k.cfg.LUN, k.cfg.ScratchDir)
+	disks, err := k.openDisks(ctx, found)
 	if err != nil {
 		return nil, err
 	}

@@ -68,7 +68,7 @@ func runPopulate(ctx context.Context, s *settings, std stdio) (err error) {
 
 // populateVolume fills the volume unless that is done.
 func populateVolume(ctx context.Context, k *keeper, log *slog.Logger, st *status.Status, term *os.File) (err error) {
-	disks, err := k.find()
+	disks, err := k.find(ctx)
 	defer func() { err = errors.Join(err, closeDisks(disks)) }()
 	if err = errors.Join(err, k.checkScratch(disks)); err != nil {
 		return refusal{err}

@@ -125,7 +125,10 @@ type server struct {
 
 func (s *server) run(stop stop) (err error) {
 	defer func() { err = errors.Join(err, s.close(err)) }()
-	if err := s.prepare(); err != nil {
+	if err := s.prepare(stop.soft); err != nil {
+		if errors.Is(err, context.Canceled) && stop.soft.Err() != nil {
+			return nil // as asked, while an image was unpacked
+		}
 		return refusal{err}
 	}
 	if err := s.join(); err != nil {
@@ -147,9 +150,9 @@ func (s *server) run(stop stop) (err error) {
 }
 
 // prepare does all that may be refused.
-func (s *server) prepare() (err error) {
+func (s *server) prepare(ctx context.Context) (err error) {
 	s.keeper = newKeeper(s.cfg, s.log)
-	s.disks, err = s.keeper.find()
+	s.disks, err = s.keeper.find(ctx)
 	s.status.SetDisks(s.describe())
 	err = errors.Join(err, s.keeper.checkScratch(s.disks), s.openPages(), s.checkDoors(), s.checkLUNs())
 	if err != nil {
