@@ -2,6 +2,7 @@ package qcow2
 
 import (
 	"bytes"
+	"context"
 	"testing"
 
 	"github.com/containerdisk/containerdisk/blockdev"
@@ -25,6 +26,21 @@ func checkSane(t testing.TB, file []byte) {
 	}
 	if n := r.clusters.Len() * int(r.geo.cluster); n > clusterMemory {
 		t.Fatalf("%d bytes of clusters are kept", n)
+	}
+	for s, err := range r.Snapshots() {
+		if err != nil {
+			imagetest.WantError(t, err)
+		}
+		if len(s.ID)+len(s.Name) > len(file) {
+			t.Fatalf("names of %d bytes in a file of %d", len(s.ID)+len(s.Name), len(file))
+		}
+	}
+	h, err := r.Check(context.Background())
+	if err != nil {
+		imagetest.WantError(t, err)
+	}
+	if h.Used > h.Clusters || len(h.Findings) > maxFindings {
+		t.Fatalf("a check finds %+v", h)
 	}
 }
 
