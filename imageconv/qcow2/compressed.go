@@ -77,8 +77,8 @@ func newDecompressor(c Compression) (*decompressor, error) {
 	return d, nil
 }
 
-// buffer returns n bytes, at most two clusters' worth: an L2 entry cannot ask
-// for more.
+// buffer returns n bytes, not much more than two clusters' worth: an L2 entry
+// cannot ask for more.
 func (d *decompressor) buffer(n int) *[]byte {
 	b, _ := d.buffers.Get().(*[]byte)
 	if b == nil {
@@ -106,22 +106,34 @@ func (d *decompressor) decompress(p, in []byte) error {
 	return z.Inflate(p, in)
 }
 
+// zstdSlack is how much more room than it needs the library wants behind its
+// output, bytes, to copy in blocks: that is a quarter of the time.
+const zstdSlack = 16
+
+var errLongCluster = errors.New("a zstd frame is larger than the cluster")
+
 // unzstd fills p from the frames that in begins with. Each is cut out first:
-// what follows may look like one more frame but belong to another cluster.
+// what follows may look like one more frame but belong to another cluster. The
+// output goes by way of a buffer, because p has no room behind it.
 func (d *decompressor) unzstd(p, in []byte) error {
+	b := d.buffer(len(p) + zstdSlack)
+	defer d.release(b)
 	for len(p) > 0 {
 		n, err := frameLen(in)
 		if err != nil {
 			return err
 		}
-		out, err := d.zstd.DecodeAll(in[:n], p[:0:len(p)])
+		out, err := d.zstd.DecodeAll(in[:n], (*b)[:0:len(p)+zstdSlack])
 		if err != nil {
 			return err
 		}
 		if len(out) == 0 {
 			return inflate.ErrShort
 		}
-		p, in = p[len(out):], in[n:]
+		if len(out) > len(p) {
+			return errLongCluster
+		}
+		p, in = p[copy(p, out):], in[n:]
 	}
 	return nil
 }
