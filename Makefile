@@ -84,6 +84,10 @@ bench-ready: build ## exec to the first read, and hydration, beside qemu-nbd and
 	@tools/setup.sh all
 	@tools/bench-ready.sh
 
+bench-convert: build ## conversion side by side with qemu-img: TREE=/usr ROUNDS=5 (20 minutes, 15 GB)
+	@tools/setup.sh demo
+	@tools/bench-convert.sh
+
 image: build ## the container image, FROM scratch
 	tools/image.sh $(DOCKER) $(IMAGE)
 
