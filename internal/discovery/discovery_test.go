@@ -19,7 +19,7 @@ import (
 const (
 	qcow2 = "QFI\xfb\x00\x00\x00\x03 and more that is not read here"
 	raw   = "any content"
-	vmdk  = "KDMV and more"
+	luks  = "LUKS\xba\xbe and more"
 )
 
 // tree is a directory to search: names ending in / are directories, values
@@ -66,7 +66,7 @@ func TestFind(t *testing.T) {
 		{"raw by content", tree{"disk.qcow2": raw}, "", Options{}, "disk.qcow2 disk.qcow2 raw 11"},
 		{"the file itself", tree{"a": qcow2, "b": raw}, "b", Options{}, "b b raw 11"},
 		{"a hidden file itself", tree{".b": raw}, ".b", Options{}, ".b .b raw 11"},
-		{"hidden and lost+found", tree{"a": qcow2, ".DS_Store": "x", ".git/": "", "lost+found/": "", ".vm": vmdk, ".l": "->/none"},
+		{"hidden and lost+found", tree{"a": qcow2, ".DS_Store": "x", ".git/": "", "lost+found/": "", ".vm": luks, ".l": "->/none"},
 			"", Options{}, "a a qcow2 39"},
 		{"link inside", tree{"a": "->.images/b", ".images/b": qcow2}, "", Options{}, "a .images/b qcow2 39"},
 		{"as a Secret is mounted", tree{"a": "->..data/a", "..data": "->..2024", "..2024/a": raw}, "", Options{}, "a ..2024/a raw 11"},
@@ -144,8 +144,8 @@ func TestFindRefuses(t *testing.T) {
 		{"circle", tree{"a": "->b", "b": "->a"}, "", Options{}, []string{"a  a link to b, which cannot be followed"}, ""},
 		{"empty file", tree{"a": ""}, "", Options{}, []string{"a  an empty file"}, ""},
 		{"empty file given", tree{"a": ""}, "a", Options{}, []string{"/a: an empty file"}, ""},
-		{"format that is known but not read", tree{"a": vmdk, "b": qcow2}, "", Options{}, []string{"a  ", "vmdk", "b  qcow2"}, ""},
-		{"format given", tree{"a": vmdk}, "a", Options{}, []string{"/a: ", "vmdk"}, ""},
+		{"format that is known but not read", tree{"a": luks, "b": qcow2}, "", Options{}, []string{"a  ", "luks", "b  qcow2"}, ""},
+		{"format given", tree{"a": luks}, "a", Options{}, []string{"/a: ", "luks"}, ""},
 		{"names that spoil", tree{"a\nb": raw, "c\x1b[2J": raw}, "", Options{}, []string{`"a\nb"`, `"c\x1b[2J"`}, "\x1b"},
 	}
 	for _, tt := range tests {
