@@ -15,8 +15,10 @@ import (
 )
 
 // hydrate copies the disks in the background, one after the other, until ctx
-// ends. Whatever comes of it, the disks are served. wait returns when it is over.
-func (s *server) hydrate(ctx context.Context) (wait func()) {
+// ends or stop is called. Whatever comes of it, the disks are served. stop
+// returns when it is over.
+func (s *server) hydrate(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -33,7 +35,10 @@ func (s *server) hydrate(ctx context.Context) (wait func()) {
 			}
 		}
 	}()
-	return func() { <-done }
+	return func() {
+		cancel()
+		<-done
+	}
 }
 
 // progressTick is how often the copying is looked at.
@@ -90,7 +95,10 @@ func (d *disk) home() string {
 	return d.where
 }
 
-var errNoRoom = errors.New("no room to go on: make some, or use a larger volume, and run it again")
+var (
+	errNoRoom  = errors.New("no room to go on: make some, or use a larger volume, and run it again")
+	errStopped = errors.New("stopped before the end: run it again to go on")
+)
 
 // populate copies all of d, or fails.
 func populate(ctx context.Context, d *disk, term *os.File, log *slog.Logger, st *status.Status) error {
@@ -123,7 +131,7 @@ func populate(ctx context.Context, d *disk, term *os.File, log *slog.Logger, st 
 	case errors.Is(stopped, errNoRoom):
 		err = errNoRoom
 	case stopped != nil:
-		err = errors.New("stopped before the end: run it again to go on")
+		err = errStopped
 	}
 	return fmt.Errorf("%s: %w", d.home(), err)
 }

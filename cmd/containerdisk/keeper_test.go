@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/containerdisk/containerdisk/internal/config"
+	"github.com/containerdisk/containerdisk/internal/status"
+	"github.com/containerdisk/containerdisk/overlay"
 )
 
 // keep is a keeper with a scratch directory and the sample image.
@@ -31,7 +33,7 @@ func keep(t *testing.T, change func(*config.Config)) *keeper {
 // opened is the one disk that k finds, open.
 func opened(t *testing.T, k *keeper) *disk {
 	t.Helper()
-	disks, err := k.find()
+	disks, err := k.find(t.Context())
 	if err == nil {
 		err = k.open(disks[0])
 	}
@@ -110,6 +112,26 @@ func TestKept(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestHydrateStops: a server that ends, for whatever reason, does not finish the
+// copying first.
+func TestHydrateStops(t *testing.T) {
+	k := keep(t, func(c *config.Config) { c.HydrateRate = 1 })
+	d := opened(t, k)
+	defer d.close()
+	s := &server{cfg: k.cfg, log: k.log, std: stdio{os.Stdin, os.Stdout, os.Stderr}, status: status.New(status.Options{}), disks: []*disk{d}}
+	stop := s.hydrate(context.Background())
+	ended := make(chan struct{})
+	go func() { stop(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Fatal("it copies on")
+	}
+	if st := d.overlay.Progress().State; st == overlay.Complete {
+		t.Error("there was nothing to stop")
 	}
 }
 

@@ -71,6 +71,9 @@ func populateVolume(ctx context.Context, k *keeper, log *slog.Logger, st *status
 	disks, err := k.find(ctx)
 	defer func() { err = errors.Join(err, closeDisks(disks)) }()
 	if err = errors.Join(err, k.checkScratch(disks)); err != nil {
+		if ctx.Err() != nil { // while the image was unpacked
+			return errors.Join(errStopped, err)
+		}
 		return refusal{err}
 	}
 	d := disks[0]
