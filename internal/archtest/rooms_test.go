@@ -83,6 +83,7 @@ var rooms = map[string]room{
 	"imageconv/imagetest":   {ours: []string{"blockdev"}},
 	"test":                  {ours: []string{"test/guest"}},
 	"test/guest":            {},
+	"test/guest/nbdlink":    {}, // a program for guests
 	"test/client":           {},
 	"test/crash":            {ours: []string{"test/client"}},
 	"test/ready":            {ours: []string{"test/client"}},
@@ -97,6 +98,7 @@ var helpers = []string{
 	"test/client",
 	"test/crash",
 	"test/guest",
+	"test/guest/nbdlink",
 	"test/ready",
 }
 
