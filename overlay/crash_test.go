@@ -93,7 +93,7 @@ func TestCrash(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("mode %d, sparse %v, %d clients", x.mode, x.sparse, x.clients), func(t *testing.T) {
 			t.Parallel()
-			first, n := seeds(t, 2)
+			first, n := seeds(t, 1)
 			for seed := first; seed < first+n && !t.Failed(); seed++ {
 				rec := newRig(x.mode, x.sparse).record(t, x.clients, 40/x.clients, seed)
 				rec.crashes(t, seed)
@@ -117,6 +117,9 @@ func (r *recorded) crashes(t *testing.T, seed uint64) {
 			}
 		}
 		cuts++
+		if seed == 1 && c.At%3 != 0 && c.At > 30 { // a third of them, where it is only to be quick
+			continue
+		}
 		for s := range c.Survivals(rng, 4) {
 			err := r.reopen(c, s, "epoch 2", at, func(p progress) int { return p.flushed })
 			if damaged := new(DamagedError); errors.As(err, &damaged) && !anchored && nothingFlushed(at) {

@@ -248,8 +248,10 @@ func TestFinish(t *testing.T) {
 	store := make([]byte, r.size)
 	fail, calls := errors.New("rename"), 0
 	src := &closer{Source: r.image()}
-	d := r.newRAMDisk(t, src, ramOf(store, true), ramOf(file, true), Options{Finish: func() error {
+	var d *Disk
+	d = r.newRAMDisk(t, src, ramOf(store, true), ramOf(file, true), Options{Finish: func() error {
 		calls++
+		d.m.wait() // the slice is read below, beside what is written in the background
 		if m, err := reopened(file, "another epoch"); err != nil || !m.Complete() {
 			t.Errorf("Finish is called and not everything is durable (%v)", err)
 		}
