@@ -9,7 +9,7 @@ import (
 // scsiCommand begins a command, RFC 7143 §11.3, and goes on with it as far as
 // that needs no waiting.
 func (c *conn) scsiCommand(h scsiCommand, p pdu) error {
-	cmd, why := c.newCommand(h)
+	cmd, why := c.newCommand(h, p.ahs)
 	if cmd == nil {
 		if !p.immediate() {
 			c.maxCmdSN++
@@ -35,7 +35,7 @@ func (cmd *command) announced() int64 {
 }
 
 // newCommand gives the command a slot, or the reason why there is none.
-func (c *conn) newCommand(h scsiCommand) (*command, rejectReason) {
+func (c *conn) newCommand(h scsiCommand, ahs []byte) (*command, rejectReason) {
 	if h.itt() == reservedTag {
 		return nil, rejectInvalidField
 	}
@@ -47,7 +47,13 @@ func (c *conn) newCommand(h scsiCommand) (*command, rejectReason) {
 		return nil, rejectImmediates
 	}
 	cmd.reads, cmd.writes = h.reads(), h.writes()
-	cmd.edtl = h.edtl()
+	cmd.edtl, cmd.edtlIn = h.edtl(), 0
+	switch {
+	case cmd.isBidirectional():
+		cmd.edtlIn = expectedRead(ahs)
+	case cmd.reads:
+		cmd.edtlIn = cmd.edtl
+	}
 	cmd.lun = h.lun()
 	return cmd, 0
 }
@@ -65,14 +71,13 @@ func (c *conn) proceed(cmd *command) {
 	c.respond(cmd)
 }
 
+// isBidirectional reports whether the initiator has said that the command both
+// reads and writes.
+func (cmd *command) isBidirectional() bool { return cmd.reads && cmd.writes }
+
 // dataInLen is how many bytes of data-in the command sends: no more than the
-// initiator expects, and none if it expects none.
-func (cmd *command) dataInLen() int64 {
-	if !cmd.reads {
-		return 0
-	}
-	return min(cmd.task.In(), int64(cmd.edtl))
-}
+// initiator expects.
+func (cmd *command) dataInLen() int64 { return min(cmd.task.In(), int64(cmd.edtlIn)) }
 
 // sendData sends the data-in, read straight into the send buffer. It returns
 // false when a worker took over: the command must not be touched any more.
@@ -104,7 +109,7 @@ func (c *conn) segment(cmd *command, total int64) int {
 
 // dataIn completes a Data-In whose n bytes of data are in place. The last one
 // brings the status along if that is GOOD, and reports so: the command is over
-// then.
+// then. It has no place for the two residuals of a bidirectional command.
 func (c *conn) dataIn(h *BHS, cmd *command, n int, total int64) (over bool) {
 	d := dataIn{itt: cmd.itt, sn: cmd.dataSN, offset: uint32(cmd.sent), n: n}
 	cmd.sent += int64(n)
@@ -115,7 +120,7 @@ func (c *conn) dataIn(h *BHS, cmd *command, n int, total int64) (over bool) {
 	stat := statNone
 	if cmd.sent == total {
 		d.flags = flagFinal
-		over = cmd.task.TryFinish() == nil && cmd.task.Status() == scsi.Good && !cmd.task.Aborted()
+		over = !cmd.isBidirectional() && cmd.task.TryFinish() == nil && cmd.task.Status() == scsi.Good && !cmd.task.Aborted()
 	}
 	if over {
 		flag, count := residual(cmd.edtl, cmd.task.In())
@@ -150,6 +155,11 @@ func (c *conn) sendResponse(cmd *command) {
 	}
 	r := scsiResponse{itt: cmd.itt, status: cmd.task.Status(), expDataSN: cmd.dataSN}
 	r.residualFlag, r.residual = cmd.residual()
+	if cmd.isBidirectional() {
+		var flag byte
+		flag, r.readResidual = cmd.readResidual()
+		r.residualFlag |= flag << rspReadFlags
+	}
 	h, p := c.out.reserve(n)
 	r.header(h)
 	if n > 0 {
@@ -166,15 +176,29 @@ func (c *conn) sendResponse(cmd *command) {
 func (cmd *command) residual() (flag byte, count uint32) {
 	moves := cmd.task.In() + cmd.task.Out()
 	switch wrongWay := cmd.edtl > 0; {
-	case wrongWay && cmd.writes && !cmd.reads: // a READ that says it writes moves nothing of what is expected
+	case cmd.isBidirectional():
 		moves = cmd.task.Out()
-	case wrongWay && cmd.reads && !cmd.writes:
+	case wrongWay && cmd.writes: // a READ that says it writes moves nothing of what is expected
+		moves = cmd.task.Out()
+	case wrongWay && cmd.reads:
 		moves = cmd.task.In()
 	}
 	if cmd.task.Status() == scsi.CheckCondition {
 		moves = min(cmd.sent, int64(cmd.edtl))
+		if cmd.isBidirectional() {
+			moves = 0
+		}
 	}
 	return residual(cmd.edtl, moves)
+}
+
+// readResidual is residual for what a bidirectional command reads.
+func (cmd *command) readResidual() (flag byte, count uint32) {
+	moves := cmd.task.In()
+	if cmd.task.Status() == scsi.CheckCondition {
+		moves = cmd.sent
+	}
+	return residual(cmd.edtlIn, moves)
 }
 
 // countDone opens the window for one more command. It goes before the answer,

@@ -84,7 +84,8 @@ type command struct {
 	writes      bool
 	busy        bool // a worker has the task
 	itt         uint32
-	edtl        uint32 // what the initiator expects to move, bytes
+	edtl        uint32 // what the initiator expects to move, bytes; to write if it expects both
+	edtlIn      uint32 // what it expects to read
 	lun         uint64
 
 	// Data-in.
