@@ -139,3 +139,18 @@ func virtualSize(t *testing.T, url string) int64 {
 
 // quick is for tests to which it is all the same: zlib takes its time to pack.
 const quick = "compression_type=zstd"
+
+// TestFormats serves what qemu-img makes of one disk in each format.
+func TestFormats(t *testing.T) {
+	require(t, "qemu-img")
+	dir := t.TempDir()
+	content := filepath.Join(dir, "content")
+	makeContent(t, content, 8*mib)
+	for _, format := range []string{"vmdk", "vdi", "vhdx", "qed"} {
+		t.Run(format, func(t *testing.T) {
+			image := filepath.Join(dir, "image."+format)
+			command(t, "qemu-img", "convert", "-f", "raw", "-O", format, content, image)
+			compare(t, serve(t, image, nil).url(), content)
+		})
+	}
+}
