@@ -14,10 +14,11 @@
 #   BIN=bin/containerdisk
 #
 # What to read are the ratios. A round gives one for each peer; the median of
-# the rounds counts, and of those the one to the best peer. Before each turn the
-# file comes into the page cache anew in the same way: by whole reads, which
+# the rounds counts, and of those the one to the best peer. Before each case the
+# file comes into the page cache anew, for all of them: by whole reads, which
 # gives large folios, or page by page (cases that end in "small"), which gives
-# small ones. A write of 4 KiB costs the kernel much more in a large folio.
+# small ones and takes a while. They stay as they are while the file is written,
+# and a write of 4 KiB costs the kernel much more in a large folio.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${ROUNDS:-5} seconds=${SECONDS_:-2} size=${SIZE:-1G}
@@ -167,10 +168,11 @@ printf '   ours to the best peer\n'
 missed=0
 for c in "${cases[@]}"; do
 	[ -n "${goals[$c]:-}" ] || { echo "bench: no case $c" >&2; exit 2; }
+	warm "$c"
 	for round in $(seq "$rounds"); do
 		for i in "${!servers[@]}"; do # another one begins each time
 			s=${servers[$(((i + round) % ${#servers[@]}))]}
-			warm "$c"
+			sync "$file"
 			value=$(measure "$c" "$s")
 			[ -n "$value" ] || { echo "bench: $c: no result of $s" >&2; exit 1; }
 			echo "$round $s $value" >>"$dir/$c"
