@@ -69,10 +69,10 @@ await "$dir/containerdisk"
 # The file that all of them serve is the one that ours makes of the image, once
 # it is whole.
 whole() { nbdinfo --map=containerdisk:hydration --totals "nbd+unix:///?socket=$dir/containerdisk" | awk '$NF != 0 {exit 1}'; }
-for _ in $(seq 600); do whole && break; sleep 0.5; done
-whole || { echo "bench: the disk is not whole after five minutes" >&2; exit 1; }
-file=$(find "$dir/scratch" -type f -name disk)
-[ -f "$file" ] || { echo "bench: no disk below $dir/scratch" >&2; exit 1; }
+disk() { find "$dir/scratch" -type f -name disk -not -path '*/.*'; } # it has its final name when it is safe
+for _ in $(seq 600); do whole && [ -n "$(disk)" ] && break; sleep 0.5; done
+file=$(disk)
+whole && [ -f "$file" ] || { echo "bench: the disk is not whole after five minutes" >&2; exit 1; }
 rm "$dir/image.raw"
 
 "${first[@]}" nbdkit --foreground --unix "$dir/nbdkit" file "$file" &
