@@ -69,6 +69,19 @@ func TestReplayAround(t *testing.T) {
 	}
 }
 
+// TestReplayNewest: an older sequence counts neither before nor behind the newest.
+func TestReplayNewest(t *testing.T) {
+	for _, at := range []int{0, 100 * logSector} {
+		disk, im := small()
+		whole := bytes.Clone(im.b[builtBAT:][:logSector])
+		im.setBAT(2, 0)
+		im.logged(testGUID, at, at, 3, write{builtBAT, bytes.Repeat([]byte{1}, logSector), 0})
+		im.logged(testGUID, 50*logSector, 50*logSector, 7, write{builtBAT, whole, 0})
+		im.seal(testGUID)
+		wantDisk(t, im.b, disk)
+	}
+}
+
 // TestReplayGrows: the log may make the file longer, by zeros.
 func TestReplayGrows(t *testing.T) {
 	disk, im := small()
