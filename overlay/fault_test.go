@@ -130,6 +130,7 @@ func (f *faulty) end(t *testing.T) error {
 			return fmt.Errorf("flushes do not go on: %w", err)
 		}
 	}
+	f.disk.m.wait() // for what is written in the background to the bytes that are copied here
 	at := map[int]progress{0: {0, f.begun, f.acked, f.flushed}}
 	store, file := bytes.Clone(f.store), bytes.Clone(f.file)
 	if err := f.reopen(store, file, "epoch 1", func(s int64) []value { return f.now(s) }); err != nil {
