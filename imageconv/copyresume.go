@@ -38,7 +38,15 @@ type Partial struct {
 	done    int64 // what was marked last
 	doneAt  int64 // where in the journal the last line begins
 	written time.Time
+
+	ahead   chan int64    // up to where writing to the medium may begin
+	stopped chan struct{} // closed when that has ended
+	sent    int64
 }
+
+// writeAhead is how much is complete, bytes, before its way to the medium
+// begins: Publish, which waits for all of it, then has little left to wait for.
+const writeAhead = 32 << 20
 
 // markInterval is how often the journal is written.
 const markInterval = 500 * time.Millisecond
@@ -145,8 +153,22 @@ func (p *Partial) prepare(head string, size int64) error {
 	if err != nil {
 		return err
 	}
-	p.dev, err = blockdev.FileOf(f, blockdev.ReadWrite)
-	return err
+	if p.dev, err = blockdev.FileOf(f, blockdev.ReadWrite); err != nil {
+		return err
+	}
+	p.ahead, p.stopped, p.sent = make(chan int64, 1), make(chan struct{}), p.start
+	go p.startWrites(p.start)
+	return nil
+}
+
+// startWrites lets the kernel begin to write what is complete. That it may wait
+// in this, and that it may not be able to, holds nobody up: Publish flushes.
+func (p *Partial) startWrites(from int64) {
+	defer close(p.stopped)
+	for done := range p.ahead {
+		_ = unix.SyncFileRange(int(p.file.Fd()), from, done-from, unix.SYNC_FILE_RANGE_WRITE)
+		from = done
+	}
 }
 
 // Pack makes the file a qcow2 image of src. Publish comes next.
@@ -167,6 +189,13 @@ func (p *Partial) Start() int64 { return p.start }
 // Mark notes that the file is complete up to done. Its calls must not overlap.
 func (p *Partial) Mark(done int64) {
 	p.done = done
+	if done-p.sent >= writeAhead {
+		select {
+		case p.ahead <- done:
+			p.sent = done
+		default: // it is behind
+		}
+	}
 	if time.Since(p.written) >= markInterval {
 		p.written = time.Now()
 		p.writeMark()
@@ -201,6 +230,10 @@ func (p *Partial) Publish(replace bool) error {
 // Keep closes the file and leaves it as it is, to go on another time.
 func (p *Partial) Keep() error {
 	var errs []error
+	if p.ahead != nil {
+		close(p.ahead)
+		<-p.stopped
+	}
 	if p.dev != nil {
 		errs = append(errs, p.dev.Close())
 	}
