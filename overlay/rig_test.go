@@ -135,12 +135,11 @@ func (s slowly) ReadAt(p []byte, off int64) (int, error) {
 
 // rig is a disk under test.
 type rig struct {
-	base     []byte
-	size     int64
-	mode     Mode
-	sparse   bool // the store is like a file
-	next     atomic.Uint64
-	anchored atomic.Bool
+	base   []byte
+	size   int64
+	mode   Mode
+	sparse bool // the store is like a file
+	next   atomic.Uint64
 }
 
 // newRig has sizes that end within a cluster and within a unit of zeros.
