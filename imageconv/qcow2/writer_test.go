@@ -261,3 +261,22 @@ func (s *islands) Extents(off, n int64) iter.Seq2[blockdev.Extent, error] {
 		join.Done()
 	}
 }
+
+// TestWindow: QEMU decompresses zlib with a window of 4 KiB, so that nothing
+// may be gained from what is further back.
+func TestWindow(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 5))
+	unit := make([]byte, 4196)
+	for i := range unit {
+		unit[i] = byte(rng.Uint32())
+	}
+	disk := bytes.Repeat(unit, 16)[:64<<10]
+	h := check(t, written(t, blockdev.MemOf(disk), WriteOptions{Compression: Zlib}))
+	if h.Data != 1 || h.Compressed != 0 {
+		t.Errorf("a cluster that repeats itself after %d bytes: %+v", len(unit), h)
+	}
+	h = check(t, written(t, blockdev.MemOf(bytes.Repeat(unit[:4000], 17)[:64<<10]), WriteOptions{Compression: Zlib}))
+	if h.Compressed != 1 {
+		t.Errorf("a cluster that repeats itself after 4000 bytes: %+v", h)
+	}
+}
