@@ -213,17 +213,16 @@ func runPopulate(t *testing.T, image, volume string, more env, limit time.Durati
 func TestPopulate(t *testing.T) {
 	dir := t.TempDir()
 	image := makeImage(t, 48*mib, quick, "-c")
-	var out string
-	code := -1
 	for range 3 {
-		if _, code = runPopulate(t, image, dir, env{"HYDRATE_RATE": "16M"}, 700*time.Millisecond); code == 0 {
+		if _, code := runPopulate(t, image, dir, env{"HYDRATE_RATE": "16M"}, 700*time.Millisecond); code == 0 {
 			t.Fatal("it ended before it was killed")
 		}
 		if _, err := os.Stat(filepath.Join(dir, "disk.img")); !errors.Is(err, fs.ErrNotExist) {
 			t.Fatalf("half a disk.img: %v", err)
 		}
 	}
-	if out, code = runPopulate(t, image, dir, nil, 0); code != 0 {
+	out, code := runPopulate(t, image, dir, nil, 0)
+	if code != 0 {
 		t.Fatalf("exit code %d:\n%s", code, out)
 	}
 	if !strings.Contains(out, "going on with the disk") {
