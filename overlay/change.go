@@ -49,6 +49,41 @@ func (d *Disk) WriteAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
+// covers reports whether the n bytes at off are all of those clusters.
+func (d *Disk) covers(first, count, off, n int64) bool {
+	return off == d.start(first) && off+n == d.end(first+count-1)
+}
+
+// tryCover writes whole clusters, of which some are absent. That needs nothing
+// of the base, and waits for nobody unless the clusters are being copied.
+func (d *Disk) tryCover(p []byte, off, first, count int64) error {
+	l := d.locks.try(first, first+count-1)
+	if l == nil {
+		return blockdev.ErrWouldBlock
+	}
+	defer d.locks.unlock(l)
+	err := d.store.TryWriteAt(p, off)
+	if err == blockdev.ErrWouldBlock {
+		return err // nothing has changed
+	}
+	if err == nil {
+		err = d.markGuest(first, count)
+	} else {
+		d.soiled.Store(true)
+	}
+	return asError("write", off, int64(len(p)), err)
+}
+
+// markGuest marks what a guest's change has made whole. The caller has locked
+// the clusters.
+func (d *Disk) markGuest(first, count int64) error {
+	if err := d.markAbsent(first, count, fromGuest); err != nil {
+		return err
+	}
+	d.m.soil(first, count, fromGuest) // those that were present need not be durable
+	return nil
+}
+
 // Zero makes absent clusters present that it covers: over a hole, unless space
 // is to be kept. What the base has there is not looked at.
 func (d *Disk) Zero(off, n int64, mode blockdev.ZeroMode) error {

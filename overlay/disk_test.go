@@ -91,8 +91,8 @@ func TestTryDoesNotAllocate(t *testing.T) {
 		if err := d.TryReadAt(p, 0); !errors.Is(err, blockdev.ErrWouldBlock) {
 			t.Errorf("read of an absent cluster: %v", err)
 		}
-		if err := d.TryWriteAt(p, 0); !errors.Is(err, blockdev.ErrWouldBlock) {
-			t.Errorf("write to an absent cluster: %v", err)
+		if err := d.TryWriteAt(p[:512], 0); !errors.Is(err, blockdev.ErrWouldBlock) {
+			t.Errorf("write to a part of an absent cluster: %v", err)
 		}
 		write(t, d, 0, 2*testCluster)
 		if complete {
@@ -517,4 +517,33 @@ func (r *rig) live(t *testing.T, d *Disk, clients []*client) {
 	cancel()
 	hydrator.Wait()
 	flush(t, d)
+}
+
+// TestTryCover: a write of whole absent clusters needs no base and waits for
+// nobody, unless one of them is being filled.
+func TestTryCover(t *testing.T) {
+	r := newRig(Clone, true)
+	d := r.newRAMDisk(t, r.image(), r.newStore(), r.newMapFile(), Options{})
+	p := filled(2*testCluster, 7)
+	if err := d.TryWriteAt(p[:testCluster+512], testCluster); !errors.Is(err, blockdev.ErrWouldBlock) {
+		t.Errorf("a part of a cluster: got %v, want %v", err, blockdev.ErrWouldBlock)
+	}
+	l := d.locks.lock(2, 2)
+	if err := d.TryWriteAt(p, testCluster); !errors.Is(err, blockdev.ErrWouldBlock) {
+		t.Errorf("while the second is filled: got %v, want %v", err, blockdev.ErrWouldBlock)
+	}
+	d.locks.unlock(l)
+	if d.m.present.has(1) || d.m.present.has(2) {
+		t.Fatal("present without a write")
+	}
+	if err := d.TryWriteAt(p, testCluster); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len(p))
+	if err := d.TryReadAt(got, testCluster); err != nil || !bytes.Equal(got, p) {
+		t.Errorf("read back: %v, equal: %v", err, bytes.Equal(got, p))
+	}
+	if len(d.locks.runs) != 0 || !d.m.urgent.Load() {
+		t.Errorf("%d locks are left; urgent: %v, want true", len(d.locks.runs), d.m.urgent.Load())
+	}
 }

@@ -1,6 +1,9 @@
 package overlay
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // Locks over runs of clusters.
 //
@@ -42,6 +45,18 @@ func (l *locks) lock(first, last int64) *held {
 	if h.turn != nil {
 		<-h.turn
 	}
+	return h
+}
+
+// try is lock for those who do not wait: nil if they would have to.
+func (l *locks) try(first, last int64) *held {
+	h := &held{first: first, last: last}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if slices.ContainsFunc(l.runs, h.overlaps) {
+		return nil
+	}
+	l.runs = append(l.runs, h)
 	return h
 }
 

@@ -190,10 +190,14 @@ func (d *Disk) TryWriteAt(p []byte, off int64) error {
 		return err
 	}
 	d.noteGuest()
-	if !d.direct(d.span(off, int64(len(p)))) {
-		return blockdev.ErrWouldBlock
+	first, n := d.span(off, int64(len(p)))
+	switch {
+	case d.direct(first, n):
+		return d.store.TryWriteAt(p, off)
+	case d.covers(first, n, off, int64(len(p))):
+		return d.tryCover(p, off, first, n)
 	}
-	return d.store.TryWriteAt(p, off)
+	return blockdev.ErrWouldBlock
 }
 
 // direct reports whether these clusters are all present, so that the store can

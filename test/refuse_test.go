@@ -160,17 +160,33 @@ func encrypted(format string) imageMaker {
 		if format == "luks" {
 			options += ",encrypt.iter-time=10" // ms; hashing a password takes seconds by default
 		}
-		command(t, "qemu-img", "create", "-q", "--object", "secret,id=key,data=abcdefgh", "-f", "qcow2",
-			"-o", options, filepath.Join(dir, "disk.img"), "64M")
+		createEncrypted(t, "qcow2", options, dir)
 		return dir
 	}
 }
 
 func luks(t *testing.T, dir string) string {
 	require(t, "qemu-img")
-	command(t, "qemu-img", "create", "-q", "--object", "secret,id=key,data=abcdefgh", "-f", "luks",
-		"-o", "key-secret=key,iter-time=10", filepath.Join(dir, "disk.img"), "64M")
+	createEncrypted(t, "luks", "key-secret=key,iter-time=10", dir)
 	return dir
+}
+
+// createEncrypted makes an image with qemu-img, which now and then finds its
+// own clock too coarse to measure how fast it hashes, and gives up.
+func createEncrypted(t *testing.T, format, options, dir string) {
+	t.Helper()
+	var r result
+	for range 20 {
+		r = attempt(t, "qemu-img", "create", "-q", "--object", "secret,id=key,data=abcdefgh", "-f", format,
+			"-o", options, filepath.Join(dir, "disk.img"), "64M")
+		if r.code == 0 {
+			return
+		}
+		if !strings.Contains(r.out, "accurate CPU usage") {
+			break
+		}
+	}
+	t.Fatalf("qemu-img ended with %d:\n%s", r.code, r.out)
 }
 
 func otherFormat(format string) imageMaker {

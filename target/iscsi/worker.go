@@ -17,9 +17,9 @@ func (c *conn) away(cmd *command, work func(*conn, *command)) {
 // readAway reads the data-in that is not in memory, a piece at a time, and
 // ends the command.
 func (c *conn) readAway(cmd *command) {
-	buf := wire.Piece()
-	defer wire.FreePiece(buf)
 	total := cmd.dataInLen()
+	buf := wire.PieceFor(total)
+	defer wire.FreePiece(buf)
 	for cmd.sent < total {
 		c.mu.Lock()
 		n := c.segment(cmd, total)

@@ -14,15 +14,18 @@ var pieces = sync.Pool{New: func() any { b := make([]byte, PieceSize); return &b
 // Piece returns a buffer of PieceSize bytes. FreePiece takes it back.
 func Piece() []byte { return *pieces.Get().(*[]byte) }
 
-// CopyPiece returns a copy of data, of at most PieceSize bytes.
-func CopyPiece(data []byte) []byte {
-	if len(data) <= smallPiece {
-		return append([]byte(nil), data...)
+// PieceFor returns a buffer for n bytes, or of PieceSize if these are more.
+func PieceFor(n int64) []byte {
+	if n <= smallPiece {
+		return make([]byte, n)
 	}
-	return append(Piece()[:0], data...)
+	return Piece()
 }
 
-// FreePiece takes back what Piece or CopyPiece returned.
+// CopyPiece returns a copy of data, of at most PieceSize bytes.
+func CopyPiece(data []byte) []byte { return append(PieceFor(int64(len(data)))[:0], data...) }
+
+// FreePiece takes back what Piece, PieceFor or CopyPiece returned.
 func FreePiece(b []byte) {
 	if cap(b) == PieceSize {
 		b = b[:cap(b)]
