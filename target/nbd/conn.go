@@ -22,8 +22,6 @@ type conn struct {
 	tls TLSMode
 	log *slog.Logger
 
-	from *wire.Receiver // of nc
-
 	peer string // at the other end, as peerOf says
 
 	// The connection's goroutine's own.
@@ -58,7 +56,6 @@ func newConn(s *Server, nc net.Conn, mode TLSMode) *conn {
 		peer = "" // it is not admitted
 	}
 	c := &conn{srv: s, raw: nc, nc: nc, tls: mode, peer: peer, log: s.o.Log.With("wire", "nbd", "client", peer)}
-	c.from = wire.NewReceiver(nc)
 	c.workerEnded.L = &c.mu
 	tune(nc)
 	return c

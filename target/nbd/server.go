@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -58,8 +57,6 @@ type Server struct {
 	door  *wire.Door
 	stats counts
 
-	processors int // that Go uses
-
 	mu       sync.Mutex // guards all below
 	left     chan struct{}
 	users    int        // connections in transmission
@@ -87,9 +84,8 @@ var ErrClosed = errors.New("nbd: the server is closed")
 func New(o Options) *Server {
 	o.fillIn()
 	return &Server{
-		processors: runtime.GOMAXPROCS(0),
-		o:          o,
-		left:       make(chan struct{}),
+		o:    o,
+		left: make(chan struct{}),
 		door: wire.NewDoor(wire.DoorOptions{
 			Log:        o.Log,
 			Handshakes: o.MaxHandshakes,
@@ -107,10 +103,6 @@ func (s *Server) Stats() Stats {
 		Refused:     s.stats.refused.Load(),
 	}
 }
-
-// canSpare reports whether a connection may linger for its client: there is a
-// processor for each of them, and one more.
-func (s *Server) canSpare() bool { return s.inTransmission() < s.processors }
 
 func (s *Server) inTransmission() int { return int(s.stats.users.Load()) }
 

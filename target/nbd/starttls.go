@@ -4,8 +4,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-
-	"github.com/containerdisk/containerdisk/target/wire"
 )
 
 // startTLS answers STARTTLS and begins TLS. Nothing that the client said before
@@ -32,7 +30,7 @@ func (h *handshake) startTLS(opt option, _ []byte) (bool, error) {
 		h.srv.stats.refused.Add(1)
 		return false, &refusal{repErrTLSReqd, fmt.Errorf("TLS: %w", err)}
 	}
-	h.nc, h.from, h.secure = t, wire.NewReceiver(t), true
+	h.nc, h.secure = t, true
 	h.out.Solid = true
 	h.agreed = negotiated{}
 	return false, nil

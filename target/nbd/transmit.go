@@ -59,7 +59,7 @@ func (c *conn) handle(r *request) {
 
 // fill reads what there is, and waits if there is nothing.
 func (c *conn) fill() error {
-	n, err := c.from.Read(c.in.Room(c.need), c.srv.canSpare())
+	n, err := c.nc.Read(c.in.Room(c.need))
 	c.in.Got(n)
 	if n > 0 {
 		return nil
