@@ -62,6 +62,8 @@ func TestFailedSync(t *testing.T) {
 // the function is called that it returns.
 func injectEIO(t *testing.T, s *server, calls string) (heal func()) {
 	t.Helper()
+	// strace goes by the file's path, which changes when the copy is durable.
+	waitLog(t, s, `"msg":"copied;`)
 	log := newLogBook()
 	cmd := exec.Command("strace", "-f", "-p", fmt.Sprint(s.cmd.Process.Pid), "-P", diskFile(t, s),
 		"-e", "trace="+calls, "-e", "inject="+calls+":error=EIO", "-o", os.DevNull)
