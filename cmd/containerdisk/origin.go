@@ -15,7 +15,7 @@ import (
 // at, bytes: all of a small one. Of a larger one, a rebuilt image that differs
 // in none of them has another time or another size.
 const (
-	originSample  = 64 << 10
+	originSample  = 8 << 10
 	originSamples = 32
 )
 

@@ -73,9 +73,6 @@ func serve(ctx context.Context, s *settings, std stdio) error {
 	}
 	stop := notifyStop(ctx)
 	defer stop.release()
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
 	// Whoever reads the log may go away: that is no reason to take the disk
 	// from a guest.
 	signal.Ignore(syscall.SIGPIPE)
@@ -149,6 +146,9 @@ func (s *server) run(stop stop) (err error) {
 	}
 	served := s.serveDoors()
 	s.announce()
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent) // now: what the start leaves is not collected before the first read
+	}
 	defer s.hydrate(stop.soft)()
 
 	select {
